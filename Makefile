@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help setup lock demo demo-sources down clean test test-unit chaos chaos-states bench lint check-tools
+.PHONY: help setup lock demo demo-sources down clean test test-unit chaos chaos-states mutants bench lint check-tools
 
 help: ## List the commands
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,15 +59,18 @@ test: $(STAMP) ## All tests with real Kafka, Spark and Airflow, but the longest 
 test-unit: $(STAMP) ## The tests that need no JVM and no broker: a minute
 	@$(BIN)/python -m pytest -q tests/unit
 
-chaos: $(STAMP) ## All crash tests, 20 random kills a strategy, then chaos-states; goes on where it was stopped: make chaos [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
+chaos: $(STAMP) ## All crash tests, 20 random kills a strategy, then chaos-states; goes on where it was stopped: make chaos [SHARD=3/8] [SLUICE_CHAOS_KILLS=N] [SLUICE_CHAOS_SEED=S]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
 	@SLUICE_CHAOS_KILLS=$${SLUICE_CHAOS_KILLS:-20} SLUICE_CHAOS_FOLDER=$${SLUICE_CHAOS_FOLDER:-var/chaos} \
-	 $(BIN)/python -m pytest -q -m "chaos or long"
-	@$(BIN)/python -m tests.chaos.states
+	 SLUICE_CHAOS_SHARD=$(SHARD) $(BIN)/python -m pytest -q -m "chaos or long"
+	@SLUICE_CHAOS_SHARD=$(SHARD) $(BIN)/python -m tests.chaos.states $(ARGS)
 
-chaos-states: $(STAMP) ## Resume every recorded crash state, and kill at every point of every recorded run: make chaos-states [ARGS="--only wal-many --limit 50"]
+chaos-states: $(STAMP) ## Resume every recorded crash state, and kill at every point of every recorded run: make chaos-states [SHARD=3/8] [ARGS="--only wal-many --limit 50"]
 	@$(BIN)/python -m sluice.local.archive >/dev/null
-	@$(BIN)/python -m tests.chaos.states $(ARGS)
+	@SLUICE_CHAOS_SHARD=$(SHARD) $(BIN)/python -m tests.chaos.states $(ARGS)
+
+mutants: $(STAMP) ## Break the product on purpose in 30 places, one at a time, in a copy: make mutants [ARGS="--only fence --whole"]
+	@$(BIN)/python -m tests.mutants $(ARGS)
 
 bench: $(STAMP) ## Whole cold processes side by side: make bench [ARGS="--quick --only wal"]
 	@$(BIN)/python -m tests.bench.bench $(ARGS)

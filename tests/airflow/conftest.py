@@ -3,28 +3,31 @@
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import os
 import shutil
-import subprocess
+import socket
+import sqlite3
 import sys
 import tempfile
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.fixtures.airflow_tables import copy_tables
 
 from sluice.errors import SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag
+from sluice.ledger import Ledger
+from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
-
-    from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
-    from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -34,7 +37,7 @@ atexit.register(shutil.rmtree, _HOME, ignore_errors=True)
 os.environ.update(
     AIRFLOW_HOME=_HOME,
     AIRFLOW__CORE__LOAD_EXAMPLES="False",
-    AIRFLOW__CORE__DAGS_FOLDER=str(PROJECT / "dags"),
+    AIRFLOW__CORE__DAGS_FOLDER=f"{_HOME}/dags",
     AIRFLOW__CORE__PLUGINS_FOLDER=str(PROJECT / "plugins"),
     AIRFLOW__CORE__UNIT_TEST_MODE="False",
     AIRFLOW__DATABASE__SQL_ALCHEMY_CONN=f"sqlite:///{_HOME}/airflow.db",
@@ -42,6 +45,11 @@ os.environ.update(
 )
 for _name in [n for n in os.environ if n.startswith("AIRFLOW_CONN_")]:
     del os.environ[_name]
+Path(_HOME, "dags").mkdir()
+Path(_HOME, "dags", "flights.py").write_text(  # Airflow reads its folder before each ``dag.test()``: one DAG is quick
+    "from sluice_airflow.factory import build_dag\n\n"
+    f"dag = build_dag({str(PROJECT / 'include' / 'pipelines' / 'flights.yaml')!r})\n"
+)
 
 SECRET = "hunter2-not-for-logs"
 
@@ -57,14 +65,26 @@ lag: {{max_records: 10}}
 
 @pytest.fixture(scope="session")
 def airflow_db() -> None:
-    """Airflow's tables, made once."""
-    subprocess.run([sys.executable, "-m", "airflow", "db", "migrate"], check=True, capture_output=True, timeout=300)
+    """Airflow's tables."""
+    copy_tables(Path(_HOME) / "airflow.db")
+
+
+@pytest.fixture(scope="session")
+def empty_ledger(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A ledger's file, migrated once."""
+    file = tmp_path_factory.mktemp("ledger") / "ledger.db"
+    Ledger.open(f"sqlite:///{file}")
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    return file
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def home(tmp_path: Path, empty_ledger: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A ``SLUICE_HOME`` of the test's own, the two connections, and no need for the jars."""
     home = tmp_path / "home"
+    home.mkdir()
+    shutil.copy(empty_ledger, home / "ledger.db")
     monkeypatch.setenv("SLUICE_HOME", str(home))
     monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
@@ -94,57 +114,149 @@ def pipeline_file(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@dataclass
 class FakeSpark:
-    """A ``spark-submit`` that does as it is told; see ``fakes/spark_submit.py``."""
+    """A ``spark-submit`` that does what a test plans, in place of a main: it writes the ledger, speaks and exits."""
 
-    binary: str
-    folder: Path
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.plans: dict[str, dict[str, Any]] = {}
+        self.calls: dict[str, dict[str, Any]] = {}
+        self.binary = str(folder / "spark-submit")
+        script = Path(__file__).parent / "fakes" / "spark_submit.py"
+        Path(self.binary).write_text(f'#!/bin/sh\nexec "{sys.executable}" -I -S "{script}" "$@"\n')
+        Path(self.binary).chmod(0o755)
+        self.server = socket.create_server(("127.0.0.1", 0))
+        threading.Thread(target=self._serve, daemon=True).start()
 
     def plan(self, main: str, *, only: str | None = None, **what: Any) -> None:
         """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``,
-        ``result`` (what it writes into the file of its result).
+        ``result`` (what it writes into the file of its result); with ``once`` the next attempt does nothing of it.
 
         With ``only``: for that pipeline, whatever is planned for others.
         """
-        (self.folder / (f"{only}.{main}.plan" if only else f"{main}.plan")).write_text(json.dumps(what))
+        self.plans[f"{only}.{main}" if only else main] = json.loads(json.dumps(what))
 
     def call(self, main: str) -> dict[str, Any] | None:
         """Return argv and environment of the last call of a main, None when it was not called."""
-        file = self.folder / f"{main}.call"
-        return json.loads(file.read_text()) if file.exists() else None
+        return self.calls.get(main)
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # the server is closed
+            while True:
+                connection, _ = self.server.accept()
+                with connection, connection.makefile("rw") as stream:
+                    call = json.loads(stream.readline())
+                    try:
+                        answer = self._answer(call, call["argv"])
+                    except Exception:
+                        answer = {"say": traceback.format_exc().splitlines(), "code": 1}
+                    stream.write(json.dumps(answer) + "\n")
+
+    def _answer(self, call: dict[str, Any], argv: list[str]) -> dict[str, Any]:
+        main = next(Path(word).name for word in argv if word.startswith("/") and "/spark_jobs/" in word)
+        self.calls[main] = call
+        options = dict(itertools.pairwise(argv))
+        only = f"{Path(options['--pipeline']).stem}.{main}"
+        name = only if only in self.plans else main
+        plan = self.plans.get(name, {})
+        if plan.get("once"):
+            self.plans[name] = {}
+        if "result" in plan:
+            Path(options["--result"]).write_text(json.dumps(plan["result"]))
+        elif plan.get("record", True) and "hang" not in plan:
+            _record(plan, main, options["--pipeline"], options["--run"], "--no-validate" not in argv)
+        return {**plan, "pids": str(self.folder / "pids")}
+
+
+def _record(plan: dict[str, Any], main: str, file: str, run: str, validates: bool) -> None:
+    """Write what a main would write into the ledger."""
+    from sluice.pipeline import load
+
+    pipeline, ledger = load(file), Ledger.open()
+    judged = plan.get("verdict") and validates
+
+    def judge(lease: Any) -> None:
+        ledger.judged(lease, pipeline.name, run, verdict=plan["verdict"], judgement=plan.get("judgement", {}))
+
+    if main == "validate_sink.py":
+        if judged:
+            judge(None)
+        return
+    with ledger.acquire(pipeline.name, run) as lease:
+        kind = {"retract.py": "retract", "reset.py": "reset"}.get(main, "live")
+        ledger.run_planned(lease, kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={})
+        start = 0
+        for batch, written in enumerate(plan.get("written", [])):
+            part = OffsetRange(pipeline.source.config.streams[0], 0, start, start + written)
+            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[RangeAccount(part, Counts(written=written))])
+            start += written
+        if judged:
+            judge(lease)
+        ledger.run_closed(lease, state="failed" if plan.get("code") else "done", seconds=1.5)
 
 
 @pytest.fixture
-def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeSpark:
+def spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeSpark]:
     """The fake, in place of the real one."""
     folder = tmp_path / "fake"
     folder.mkdir()
-    binary = folder / "spark-submit"
-    script = Path(__file__).parent / "fakes" / "spark_submit.py"
-    binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{script}" "$@"\n')
-    binary.chmod(0o755)
-    monkeypatch.setenv("FAKE_SPARK", str(folder))
-    return FakeSpark(str(binary), folder)
+    fake = FakeSpark(folder)
+    monkeypatch.setenv("FAKE_SPARK", str(fake.server.getsockname()[1]))
+    yield fake
+    fake.server.shutdown(socket.SHUT_RDWR)  # or the thread goes on accepting
+    fake.server.close()
+
+
+def account_for(*spans: tuple[int, int], part: str = "filtered", pipeline: str = "p", run: str = "live") -> None:
+    """Let a run of a pipeline account for spans of its topic's partition 0, all of them as one part."""
+    ledger = Ledger.open()
+    with ledger.acquire(pipeline, run) as lease:
+        ranges = [OffsetRange(pipeline, 0, *span) for span in spans]
+        recovery = "ignore_range" if part == "lost" else "replay"
+        ledger.run_planned(lease, kind="live", recovery=recovery, epoch=1, ranges=ranges, topic_ids={})
+        for batch, found in enumerate(ranges):
+            lost = [LostRange(found, "poison")] if part == "lost" else []
+            accounts = [RangeAccount(found, Counts(**{part: len(found)}))]
+            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts, lost=lost)
+        ledger.run_closed(lease, state="done", seconds=1.0)
 
 
 @pytest.fixture
-def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
-    """The DAG ``flights``, whose topic has 12 records that wait, whose Spark is the fake, and which tries once."""
+def backlog(monkeypatch: pytest.MonkeyPatch) -> Callable[[Backlog], None]:
+    """Let every look at a broker, of sensor, trigger or freshness check, find a backlog; before: 12 records."""
+
+    def find(found: Backlog) -> None:
+        for module in ("sensors.kafka_lag", "triggers.kafka_lag", "operators.freshness"):
+            monkeypatch.setattr(f"sluice_airflow.{module}.look", lambda *_, **__: found)
+
+    find(Backlog("any", (PartitionLag("any", 0, 0, 0, 12),)))
+    return find
+
+
+@pytest.fixture
+def dag(spark: FakeSpark, backlog: Callable[[Backlog], None]) -> DAG:
+    """The project's DAG ``flights``, whose topic has 12 records that wait, and whose Spark is the fake."""
     from sluice_airflow.factory import build_dag
 
-    full = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: full)
-    dag = build_dag("flights")
-    for task in ("ingest", "validate"):
-        dag.get_task(task)._spark_binary = spark.binary
-        dag.get_task(task).retries = 0
+    return use(spark, build_dag("flights"))
+
+
+def use(spark: FakeSpark, dag: DAG) -> DAG:
+    """Let the tasks of a DAG start the fake."""
+    for task in dag.tasks:
+        if hasattr(task, "_spark_binary"):
+            task._spark_binary = spark.binary
     return dag
+
+
+def states(run: Any) -> dict[str, str]:
+    """Return the states of a run's tasks."""
+    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 
 @pytest.fixture
 def dags_in(airflow_db: None) -> Callable[[Path], dict[str, DAG]]:
-    """Read DAG files as Airflow does, into its database: then ``dag.test()`` has what it needs."""
+    """Read DAG files as Airflow does, into its database, which ``dag.test()`` needs."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
 
@@ -237,67 +349,3 @@ def behind(records: int, *, position: int = 5, **more: Any) -> Backlog:
 
 def unknown(error: SluiceError = DOWN) -> Backlog:
     return Backlog("demo", (), Limits(10), error)
-
-
-class Looks:
-    """Answers in turn; the last one again and again."""
-
-    def __init__(self, *answers: Backlog | SluiceError) -> None:
-        self.answers = list(answers)
-        self.count = 0
-        self.limits: Any = None
-
-    def __call__(self, pipeline: str, settings: Any, *, limits: Any, timeout: float) -> Backlog:
-        answer = self.answers[min(self.count, len(self.answers) - 1)]
-        self.count += 1
-        self.limits = limits
-        if isinstance(answer, SluiceError):
-            raise answer
-        return answer
-
-
-@pytest.fixture
-def looks(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Looks]:
-    """Let sensor and trigger see these backlogs, in turn."""
-
-    def use(*answers: Backlog | SluiceError) -> Looks:
-        fake = Looks(*answers)
-        monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", fake)
-        monkeypatch.setattr("sluice_airflow.triggers.kafka_lag.look", fake)
-        return fake
-
-    return use
-
-
-@pytest.fixture
-def sensor(pipeline_file: Callable[..., Path]) -> Callable[..., KafkaLagSensor]:
-    """Make the sensor of a small pipeline."""
-    from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
-
-    def make(**kwargs: Any) -> KafkaLagSensor:
-        kwargs = {"timeout": 60, "poke_interval": 1, **kwargs}
-        return KafkaLagSensor(task_id="wait", pipeline=str(pipeline_file()), **kwargs)
-
-    return make
-
-
-@pytest.fixture
-def trigger(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> Callable[..., KafkaLagTrigger]:
-    """Make the trigger that this sensor would defer to."""
-    from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
-
-    async def no_sleep(_seconds: float) -> None: ...
-
-    monkeypatch.setattr("sluice_airflow.triggers.kafka_lag.asyncio.sleep", no_sleep)
-
-    def make(on_idle: str = "wait", deadline: float | None = None) -> KafkaLagTrigger:
-        return KafkaLagTrigger(
-            pipeline=str(pipeline_file()),
-            kafka_conn_id="kafka_default",
-            on_idle=on_idle,
-            poll_interval=5,
-            broker_timeout=2,
-            deadline=time.time() + 60 if deadline is None else deadline,
-        )
-
-    return make

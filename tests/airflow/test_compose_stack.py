@@ -8,10 +8,8 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psycopg2
@@ -23,10 +21,7 @@ from tests.fixtures.postgres import binaries
 from sluice.local.kafka import Record, Topics
 
 pytestmark = [
-    pytest.mark.airflow,
-    pytest.mark.spark,
-    pytest.mark.kafka,
-    pytest.mark.long,
+    *(getattr(pytest.mark, name) for name in ("airflow", "spark", "kafka", "long")),
     pytest.mark.timeout(1800),
     pytest.mark.skipif(binaries() is None, reason="no PostgreSQL server binaries here: apt-get install postgresql"),
     pytest.mark.skipif(shutil.which("curl") is None, reason="no curl here"),
@@ -48,7 +43,7 @@ SUITE = {
     "expectations": [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}],
 }
 
-# What the API server does for a log that it does not find in its own folder.
+# as the API server does for a log that it does not find in its own folder
 FETCH = """\
 import sys
 from airflow.utils.log.file_task_handler import _fetch_logs_from_service
@@ -103,15 +98,6 @@ def write_pipeline(stack: Containers, name: str, schedule: str = "none") -> None
     (include / f"pipelines/{name}.yaml").write_text(PIPELINE.format(name=name, schedule=schedule))
 
 
-def await_that(condition: Callable[[], Any], what: str, seconds: float = 300) -> Any:
-    """Return what the condition returned when it held."""
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, f"in vain: {what}"
-        time.sleep(1)
-    return found
-
-
 def ended(ui: Ui, dag: str, run: str) -> tuple[str, dict[str, str]]:
     """Return how a run and its tasks ended."""
     *_, (state, tasks, _) = ui.states(dag, run)
@@ -130,14 +116,14 @@ def ran(stack: Containers, ui: Ui) -> str:
     return run
 
 
-def test_a_run_of_a_new_pipeline_succeeds_on_both_workers(stack: Containers, ran: str) -> None:
+def test_compose_stack_runs_a_new_pipeline_on_both_workers(stack: Containers, ran: str) -> None:
     master = httpx.get(f"http://{HOST}:{stack.port('spark-master', 8080)}/json/").json()
     assert master["aliveworkers"] == 2
     (application,) = [app for app in master["completedapps"] if app["name"] == "sluice-orders"]
     assert (application["state"], application["cores"]) == ("FINISHED", 2)
 
 
-def test_the_ledger_is_a_database_of_its_own(stack: Containers, ran: str) -> None:
+def test_compose_ledger_is_a_database_of_its_own(stack: Containers, ran: str) -> None:
     # as `docker compose exec scheduler sluice status orders` does
     program = str(Path(sys.executable).with_name("sluice"))
     status = stack.run("scheduler", program, "status", "orders", "--json")
@@ -154,12 +140,9 @@ def test_the_ledger_is_a_database_of_its_own(stack: Containers, ran: str) -> Non
             psycopg2.connect(host=HOST, port=port, user=role, dbname=role, password="another")
 
 
-def test_the_log_of_a_task_can_be_read(stack: Containers, ui: Ui, ran: str) -> None:
+def test_compose_components_serve_their_logs_to_each_other(stack: Containers, ui: Ui, ran: str) -> None:
     log = ui.call("GET", f"/dags/orders/dagRuns/{ran}/taskInstances/ingest/logs/1?full_content=true")
     assert "sluice:" in json.dumps(log["content"])
-
-
-def test_a_component_serves_its_logs_to_another_one(stack: Containers, ran: str) -> None:
     # a log that is still in the scheduler only: the shared key is what opens it
     logs = stack.volume("logs")
     (file,) = (path for path in logs.glob("dag_id=orders/**/task_id=ingest/attempt=1.log") if ran in str(path))
@@ -175,42 +158,35 @@ def test_a_component_serves_its_logs_to_another_one(stack: Containers, ran: str)
         key.write_text(shared)
 
 
-def test_a_connection_that_is_saved_in_the_ui_is_read_elsewhere(stack: Containers, ui: Ui) -> None:
+def test_compose_connection_saved_in_the_ui_is_encrypted_and_read_elsewhere(stack: Containers, ui: Ui) -> None:
     secret = "hunter2@/%"
     ui.call("POST", "/connections", {"connection_id": "saved", "conn_type": "kafka", "password": secret})
     found = stack.run("scheduler", sys.executable, "-c", READ, "saved")
     assert f"read:{secret}" in found.stdout.splitlines(), found.stderr[-2000:]
     password = PASSWORDS["airflow_db_password"]
-    with (
-        psycopg2.connect(
-            host=HOST, port=stack.port("postgres", 5432), user="airflow", dbname="airflow", password=password
-        ) as database,
-        database.cursor() as cursor,
-    ):
+    server = {"host": HOST, "port": stack.port("postgres", 5432), "user": "airflow", "dbname": "airflow"}
+    with psycopg2.connect(**server, password=password) as database, database.cursor() as cursor:
         cursor.execute("SELECT password, is_encrypted FROM connection WHERE conn_id = 'saved'")
         ((stored, encrypted),) = cursor.fetchall()
     assert encrypted
     assert secret not in stored
 
 
-def test_a_backlog_starts_a_run(stack: Containers, ui: Ui) -> None:
+def test_compose_stack_starts_a_run_by_a_backlog(stack: Containers, ui: Ui) -> None:
     # the triggerer decrypts what the DAG processor encrypted
     produce(stack, "arrivals", 100)
     write_pipeline(stack, "arrivals", "on_lag")
     ui.wait_for_dag("arrivals")
     ui.call("PATCH", "/dags/arrivals?update_mask=is_paused", {"is_paused": False})
-    first = await_that(lambda: ui.call("GET", "/dags/arrivals/dagRuns")["dag_runs"], "a run of arrivals")[0]
+    (first,) = ui.await_runs("arrivals", lambda run: True)
     state, tasks = ended(ui, "arrivals", first["dag_run_id"])
     assert state == "success", (tasks, stack.log("triggerer"))
 
 
-def test_all_are_still_there(stack: Containers) -> None:
+def test_compose_services_are_still_up_and_wrote_no_secret_to_a_log(stack: Containers) -> None:
     assert all(stack.alive().values()), stack.alive()
     for name in ("dag-processor", "triggerer", "scheduler", "api-server"):
         stack.await_health(name, 30)
-
-
-def test_no_secret_was_written_to_a_log(stack: Containers) -> None:
     secrets = [path.read_text().strip() for path in stack.secrets.iterdir()]
     for log in [*stack.root.glob("*.log"), *stack.volume("logs").rglob("*.log")]:
         text = log.read_text(errors="replace")

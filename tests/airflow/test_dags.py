@@ -1,19 +1,20 @@
-"""The project's own DAGs, and whole runs of one, with and without a logical date."""
+"""The project's own DAGs, and whole runs of them in Airflow's test runner, with the fake spark-submit."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import yaml
 from airflow.dag_processing.dagbag import DagBag
 from airflow.sdk import DAG, timezone
-from tests.airflow.conftest import PROJECT, SECRET, FakeSpark
+from tests.airflow.conftest import PROJECT, SECRET, FakeSpark, account_for, states, use
 
 from sluice.connections import variable_of
 from sluice.errors import ExitCode, SourceUnreachableError
@@ -22,110 +23,71 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice.run.decision import accept
-from sluice_airflow.factory import build_dag
 from sluice_airflow.group import SluiceTaskGroup
-from sluice_airflow.sensors import kafka_lag as sensor_module
-from sluice_airflow.triggers import kafka_lag as trigger_module
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-DAGS = PROJECT / "dags"
+RUN = "bounded_run.py"
+TASKS = ["wait_for_lag", "ingest", "validate", "account"]
 
 
-def test_every_dag_of_the_project_is_sound() -> None:
-    bag = DagBag(DAGS)
+def test_project_dags_are_sound() -> None:
+    bag = DagBag(PROJECT / "dags")
     assert bag.import_errors == {}
     assert set(bag.dags) == {"flights", "flights_monthly", "recovery_side_by_side"}
-    assert bag.dags["flights"].task_ids == ["wait_for_lag", "ingest", "validate", "account"]
-    for dag in bag.dags.values():
-        assert dag.max_active_runs == 1
-        assert not dag.catchup
+    assert bag.dags["flights"].task_ids == TASKS
+    assert {(dag.max_active_runs, dag.catchup) for dag in bag.dags.values()} == {(1, False)}
 
 
-def test_the_strategies_stand_side_by_side_in_one_dag() -> None:
-    dag = DagBag(DAGS).dags["recovery_side_by_side"]
+def test_side_by_side_dag_runs_each_strategy_with_a_table_a_verdict_and_an_event(
+    spark: FakeSpark, backlog: Any, events: Any, dags_in: Any
+) -> None:
+    dag = use(spark, dags_in(PROJECT / "dags")["recovery_side_by_side"])
     groups = [group for group in dag.task_group.children.values() if isinstance(group, SluiceTaskGroup)]
-    assert len(dag.tasks) == 4 * len(groups), "each has sensor, verdict and asset event"
     asked = {group.group_id: (Recovery(group.ingest.recovery), load(group.ingest.pipeline)) for group in groups}
     assert sorted(strategy for strategy, _ in asked.values()) == sorted(Recovery)
     for strategy, pipeline in asked.values():
-        assert pipeline.kafka.topics == ["flights"]
-        assert pipeline.recovery is strategy
-    assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
-
-
-def test_each_table_of_the_example_has_a_verdict_and_an_event(
-    spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = len(events())
-    full = Backlog("any", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: full)
-    dag = DagBag(DAGS).dags["recovery_side_by_side"]
-    for task in (task for task in dag.tasks if hasattr(task, "_spark_binary")):
-        task._spark_binary = spark.binary
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+        assert (pipeline.kafka.topics, pipeline.recovery) == (["flights"], strategy)
+    names = {p.name for _, p in asked.values()}
+    assert len(names | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
+    spark.plan(RUN, written=[12], verdict="passed")
     found = states(dag.test(logical_date=None))
     assert (len(found), set(found.values())) == (4 * len(Recovery), {"success"})
-    names = {load(task.pipeline).name for task in dag.tasks}
-    assert {event["uri"] for event in events()[before:]} == {f"x-sluice://{name}" for name in names}
+    assert {uri for uri, _ in events()} == {f"x-sluice://{name}" for name in names}
 
 
-# --- whole runs ----------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def dag(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch) -> DAG:
-    """The project's own DAG, with the fake spark-submit and a broker that has a little."""
-    state = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: state)
-    dag = build_dag("flights")
-    for task in ("ingest", "validate"):
-        dag.get_task(task)._spark_binary = spark.binary
-    return dag
-
-
-def states(run: Any) -> dict[str, str]:
-    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
-
-
-def events() -> list[dict[str, Any]]:
-    from airflow.models.asset import AssetEvent
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        found = session.scalars(select(AssetEvent).order_by(AssetEvent.id)).all()
-        return [{"uri": e.asset.uri, "extra": e.extra} for e in found]
+# --- runs that go well -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_a_run_with_and_without_a_logical_date(dag: DAG, spark: FakeSpark, dated: bool, capfd: Any) -> None:
-    before = len(events())
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+def test_run_succeeds_with_and_without_a_logical_date(
+    dag: DAG, spark: FakeSpark, events: Any, dated: bool, capfd: Any
+) -> None:
+    spark.plan(RUN, written=[12], verdict="passed")
     when = timezone.datetime(2026, 11, 2, 5) if dated else None
     run = dag.test(logical_date=when, run_after=timezone.utcnow())
-    assert states(run) == dict.fromkeys(["wait_for_lag", "ingest", "validate", "account"], "success")
-    argv = spark.call("bounded_run.py")["argv"]
-    assert argv[argv.index("--run") + 1] == run.run_id
+    assert states(run) == dict.fromkeys(TASKS, "success")
+    call = spark.call(RUN)
+    assert call is not None
+    assert call["argv"][call["argv"].index("--run") + 1] == run.run_id
     assert run.logical_date == when
-    (event,) = events()[before:]
-    assert event["uri"] == "x-sluice://flights"
-    assert event["extra"]["ranges"] == [["flights", 0, 0, 12]]
-    assert (event["extra"]["written"], event["extra"]["verdict"]) == (12, "passed")
+    ((uri, event),) = events()
+    assert (uri, event["ranges"]) == ("x-sluice://flights", [["flights", 0, 0, 12]])
+    assert (event["written"], event["verdict"]) == (12, "passed")
     captured = capfd.readouterr()
     assert "in all: 12 planned, 12 written" in captured.out
     assert SECRET not in captured.out + captured.err + json.dumps(event)
 
 
-@pytest.mark.parametrize("dated", [True, False])
 @pytest.mark.parametrize(
-    ("source", "needed"),
+    ("source", "needed", "dated"),
     [
-        ({"file": {"path": "inbox", "format": "json"}}, None),
-        ({"queue": {"connection": "redis_default", "kind": "redis_streams", "streams": ["s"]}}, "redis_default"),
+        ({"file": {"path": "inbox", "format": "json"}}, None, True),
+        ({"queue": {"connection": "redis_default", "kind": "redis_streams", "streams": ["s"]}}, "redis_default", False),
     ],
+    ids=["file", "queue"],
 )
-def test_a_source_that_has_no_lag_is_not_waited_for(
+def test_source_without_a_lag_is_not_waited_for(
     spark: FakeSpark,
     dags_in: Callable[[Path], dict[str, DAG]],
     tmp_path: Path,
@@ -134,147 +96,173 @@ def test_a_source_that_has_no_lag_is_not_waited_for(
     needed: str | None,
     dated: bool,
 ) -> None:
-    connection = {"conn_type": "redis", "host": "redis", "password": SECRET}
-    monkeypatch.setenv("AIRFLOW_CONN_REDIS_DEFAULT", json.dumps(connection))
+    monkeypatch.setenv(
+        "AIRFLOW_CONN_REDIS_DEFAULT", json.dumps({"conn_type": "redis", "host": "redis", "password": SECRET})
+    )
     spec = {"pipeline": "demo", "source": source, "decode": {"text": {}}, "sink": {"delta": {"path": "demo"}}}
     (tmp_path / "demo.yaml").write_text(json.dumps(spec))
     (tmp_path / "dags").mkdir()
     made = f"from sluice_airflow.factory import build_dag\n\ndag = build_dag({str(tmp_path / 'demo.yaml')!r})\n"
     (tmp_path / "dags" / "demo.py").write_text(made)
-    dag = dags_in(tmp_path / "dags")["demo"]
-    for task in ("ingest", "validate"):
-        dag.get_task(task)._spark_binary = spark.binary
-        dag.get_task(task).retries = 0
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    dag = use(spark, dags_in(tmp_path / "dags")["demo"])
+    spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=timezone.datetime(2026, 11, 2, 5) if dated else None, run_after=timezone.utcnow())
-    assert states(run) == dict.fromkeys(["ingest", "validate", "account"], "success")
-    call = spark.call("bounded_run.py")
+    assert states(run) == dict.fromkeys(TASKS[1:], "success")
+    call = spark.call(RUN)
     assert call is not None
     if needed is not None:
         assert json.loads(call["env"][variable_of(needed)])["password"] == SECRET
     assert SECRET not in json.dumps(call["argv"])
 
 
-def test_an_empty_run_succeeds_and_emits_nothing(dag: DAG, spark: FakeSpark) -> None:
-    before = len(events())
-    spark.plan("bounded_run.py", verdict="empty")
-    run = dag.test(logical_date=None)
-    assert set(states(run).values()) == {"success"}
-    assert len(events()) == before
-
-
-def test_a_failed_verdict_fails_validate_only_and_emits_nothing(dag: DAG, spark: FakeSpark) -> None:
-    before = len(events())
-    spark.plan("bounded_run.py", written=[12], verdict="failed", judgement={"results": []})
-    run = dag.test(logical_date=None)
-    assert states(run) == {
-        "wait_for_lag": "success", "ingest": "success", "validate": "failed", "account": "failed",
-    }  # fmt: skip
-    assert len(events()) == before
-
-
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
-def test_behind_a_verdict_that_holds_runs_are_skipped_until_it_is_accepted(
-    dag: DAG, spark: FakeSpark, recovery: str, tmp_path: Path
-) -> None:
-    """Also one that landed records and so is in the ledger: it announces nothing of the rows that are held."""
-    before = len(events())
-    file = tmp_path / "flights.yaml"
-    spec = yaml.safe_load(load("flights").file.read_text())
-    spec["quality"] = {"on_failed": "hold"}
-    file.write_text(yaml.safe_dump({**spec, "recovery": recovery}))
-    for task in ("ingest", "validate", "account"):
-        dag.get_task(task).pipeline = str(file)
-    spark.plan("bounded_run.py", written=[12], verdict="failed", judgement={"results": []})
-    bad = dag.test(logical_date=None)
-    assert states(bad)["validate"] == "failed"
-    spark.plan("bounded_run.py", code=ExitCode.HELD, say=["sluice: error: pipeline 'flights' is held"])
-    run = dag.test(logical_date=None, run_conf={"recovery": recovery})
-    assert states(run) == {
-        "wait_for_lag": "success", "ingest": "skipped", "validate": "skipped", "account": "skipped",
-    }  # fmt: skip
-    assert (Ledger.open().run("flights", run.run_id) is None) is (recovery == "replay")
-    assert len(events()) == before
-    accept(Ledger.open(), "flights", bad.run_id, reason="known gap")
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
-    assert set(states(dag.test(logical_date=None)).values()) == {"success"}
-    assert len(events()) == before + 1
-
-
-def test_validate_false_skips_the_verdict_and_still_accounts(dag: DAG, spark: FakeSpark) -> None:
-    before = len(events())
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+def test_run_without_validation_skips_the_verdict_and_still_accounts(dag: DAG, spark: FakeSpark, events: Any) -> None:
+    spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=None, run_conf={"validate": False, "max_records_per_batch": 9})
-    assert states(run) == {
-        "wait_for_lag": "success", "ingest": "success", "validate": "skipped", "account": "success",
-    }  # fmt: skip
-    argv = spark.call("bounded_run.py")["argv"]
-    assert "--no-validate" in argv
-    assert argv[argv.index("--max-records-per-batch") + 1] == "9"
-    assert len(events()) == before + 1
+    assert states(run) == dict.fromkeys(TASKS, "success") | {"validate": "skipped"}
+    call = spark.call(RUN)
+    assert call is not None
+    assert " ".join(call["argv"]).endswith("--max-records-per-batch 9 --no-validate")
+    assert len(events()) == 1
 
 
-def test_a_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
-    dag: DAG, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+def test_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
+    dag: DAG, spark: FakeSpark, events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def never(*_: Any, **__: Any) -> None:
-        raise AssertionError("the lag is none of its business")
-
-    monkeypatch.setattr(sensor_module, "look", never)
-    before = len(events())
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: pytest.fail("it looked at the lag"))
+    spark.plan(RUN, written=[12], verdict="passed")
     conf = {"mode": "interval", "start": "2013-03-01T00:00:00Z", "end": "2013-04-01T00:00:00Z", "reason": "it's wrong"}
     run = dag.test(logical_date=None, run_conf=conf)
     assert set(states(run).values()) == {"success"}
-    argv = spark.call("bounded_run.py")["argv"]
+    call = spark.call(RUN)
+    assert call is not None
+    argv = call["argv"]
     assert argv[argv.index("--run") + 1] == f"{run.run_id}__interval"
-    assert argv[argv.index("--start") + 1 : argv.index("--start") + 4] == [
-        "2013-03-01T00:00:00Z", "--end", "2013-04-01T00:00:00Z",
-    ]  # fmt: skip
+    start = argv.index("--start")
+    assert argv[start + 1 : start + 4] == ["2013-03-01T00:00:00Z", "--end", "2013-04-01T00:00:00Z"]
     assert "--reason=it's wrong" in argv
-    assert len(events()) == before + 1
+    assert len(events()) == 1
 
 
-def test_params_that_contradict_each_other_end_the_run_at_once(dag: DAG, spark: FakeSpark) -> None:
-    run = dag.test(logical_date=None, run_conf={"mode": "interval", "start": "2013-03-01T00:00:00Z"})
-    (first,) = (ti for ti in run.get_task_instances() if ti.task_id == "wait_for_lag")
-    assert (str(first.state), first.try_number) == ("failed", 1)
-    assert spark.call("bounded_run.py") is None
-
-
-def test_what_cannot_help_is_not_tried_again(dag: DAG, spark: FakeSpark) -> None:
-    spark.plan("bounded_run.py", code=21, say=["sluice: error: offsets are gone"])
-    run = dag.test(logical_date=None)
-    (ingest,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
-    assert (str(ingest.state), ingest.try_number, ingest.max_tries) == ("failed", 1, 3)
-    assert Ledger.open().run("flights", run.run_id).attempts == 1
-
-
-def test_idle_and_skip_skips_everything(spark: FakeSpark, monkeypatch: pytest.MonkeyPatch, dag: DAG) -> None:
-    nothing = Backlog("flights", (PartitionLag("flights", 0, 12, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: nothing)
-    dag.get_task("wait_for_lag").on_idle = "skip"
-    run = dag.test(logical_date=None)
-    assert set(states(run).values()) == {"skipped"}
-    assert spark.call("bounded_run.py") is None
-
-
-def test_a_broker_that_comes_back_lets_the_run_through(
-    dag: DAG, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+def test_run_goes_through_once_the_broker_is_back(
+    dag: DAG, spark: FakeSpark, backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = Backlog("flights", (), error=SourceUnreachableError("no broker answers"))
-    back = Backlog("flights", (PartitionLag("flights", 0, 0, 0, 12),))
-    monkeypatch.setattr(sensor_module, "look", lambda *_, **__: down)
-    monkeypatch.setattr(trigger_module, "look", lambda *_, **__: back)
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: down)
+    spark.plan(RUN, written=[12], verdict="passed")
     assert set(states(dag.test(logical_date=None)).values()) == {"success"}
 
 
-def test_airflows_plugin_loader_hides_no_package() -> None:
-    # It imports each module below plugins/ under its bare file name: hooks/kafka.py as `kafka`, unless told not to.
-    program = (
-        "from airflow import plugins_manager; plugins, errors = plugins_manager._get_plugins();"
-        "from kafka import errors as _, KafkaConsumer; assert not errors, errors"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-500:]
+def test_run_with_nothing_to_read_is_skipped_by_on_idle(dag: DAG, spark: FakeSpark, backlog: Any) -> None:
+    backlog(Backlog("flights", (PartitionLag("flights", 0, 12, 0, 12),)))
+    # by the names that Airflow has for the kinds of a run
+    dag.get_task("wait_for_lag").on_idle = "{{ 'skip' if dag_run.run_type == 'manual' else 'proceed' }}"
+    assert set(states(dag.test(logical_date=None)).values()) == {"skipped"}
+    assert spark.call(RUN) is None
+
+
+# --- runs that fail --------------------------------------------------------------------------------------------------
+
+
+def test_failed_verdict_fails_validate_and_the_run_and_sends_no_event(
+    dag: DAG, spark: FakeSpark, events: Any, capfd: Any
+) -> None:
+    spark.plan(RUN, written=[12], verdict="failed", judgement={"results": []})
+    run = dag.test(logical_date=None)
+    assert str(run.state) == "failed"
+    assert states(run) == {
+        "wait_for_lag": "success", "ingest": "success", "validate": "failed", "account": "failed",
+    }  # fmt: skip
+    assert events() == []
+    assert capfd.readouterr().out.count("in all: 12 planned, 12 written") == 2, "by ingest and by account"
+
+
+def test_failure_that_a_retry_cannot_help_ends_the_run_at_the_first_try(dag: DAG, spark: FakeSpark, capfd: Any) -> None:
+    spark.plan(RUN, written=[5], code=21, say=["sluice: error: offsets are gone"])
+    run = dag.test(logical_date=None)
+    (ingest,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
+    assert (str(run.state), str(ingest.state), ingest.try_number, ingest.max_tries) == ("failed", "failed", 1, 3)
+    row = Ledger.open().run("flights", run.run_id)
+    assert row is not None
+    assert row.attempts == 1
+    assert "in all: 5 planned, 5 written" in capfd.readouterr().out, "what it committed before it failed"
+
+
+def test_run_that_was_never_planned_fails_its_account(dag: DAG, spark: FakeSpark, capfd: Any) -> None:
+    spark.plan(RUN, record=False, code=10, say=["sluice: error: wrong"])
+    run = dag.test(logical_date=None)
+    assert (str(run.state), states(run)["account"]) == ("failed", "failed")
+    assert "before it was planned" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("conf", "token"),
+    [({"mode": "interval", "start": "2013-03-01T00:00:00Z"}, "end"), ({"strat": "2013-03-01T00:00:00Z"}, "'start'")],
+    ids=["contradiction", "unknown"],
+)
+def test_wrong_params_end_the_run_at_once_and_read_nothing(
+    dag: DAG, spark: FakeSpark, conf: dict[str, str], token: str, capfd: Any
+) -> None:
+    run = dag.test(logical_date=None, run_conf=conf)
+    (first,) = (ti for ti in run.get_task_instances() if ti.task_id == "wait_for_lag")
+    assert (str(run.state), str(first.state), first.try_number) == ("failed", "failed", 1)
+    assert (spark.call(RUN), Ledger.open().runs("flights")) == (None, [])
+    assert token in capfd.readouterr().out
+
+
+def test_held_pipeline_skips_its_runs_until_the_verdict_is_accepted(
+    dag: DAG, spark: FakeSpark, events: Any, tmp_path: Path
+) -> None:
+    file = tmp_path / "flights.yaml"
+    spec = yaml.safe_load(load("flights").file.read_text())
+    file.write_text(yaml.safe_dump({**spec, "quality": {"on_failed": "hold"}}))
+    for task in TASKS[1:]:
+        dag.get_task(task).pipeline = str(file)
+    spark.plan(RUN, written=[12], verdict="failed", judgement={"results": []})
+    bad = dag.test(logical_date=None)
+    assert states(bad)["validate"] == "failed"
+    spark.plan(RUN, code=ExitCode.HELD, say=["sluice: error: pipeline 'flights' is held"])
+    for recovery in ("replay", "wal"):
+        run = dag.test(logical_date=None, run_conf={"recovery": recovery})
+        assert states(run) == dict.fromkeys(TASKS[1:], "skipped") | {"wait_for_lag": "success"}
+        # one by wal landed records and so is in the ledger, and announces nothing of the rows that are held
+        assert (Ledger.open().run("flights", run.run_id) is None) is (recovery == "replay")
+    assert events() == []
+    accept(Ledger.open(), "flights", bad.run_id, reason="known gap")
+    spark.plan(RUN, written=[12], verdict="passed")
+    assert set(states(dag.test(logical_date=None)).values()) == {"success"}
+    assert len(events()) == 1
+
+
+@pytest.mark.timeout(90)
+def test_driver_that_hangs_is_ended_by_the_execution_timeout_and_tried_again(
+    dag: DAG, spark: FakeSpark, tmp_path: Path
+) -> None:
+    spark.plan(RUN, hang=str(tmp_path / "hangs"), once=True)
+    ingest = dag.get_task("ingest")
+    ingest.execution_timeout, ingest.retry_delay = timedelta(seconds=5), timedelta(seconds=1)
+    run = dag.test(logical_date=None, run_conf={"validate": False})
+    (found,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
+    assert (str(found.state), found.try_number) == ("success", 2)
+    (row,) = Ledger.open().runs("flights")
+    assert (row.run, row.state) == (run.run_id, "done")
+    pids = [int(pid) for pid in (spark.folder / "pids").read_text().split()]
+    assert [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE] == []
+
+
+# --- maintenance -----------------------------------------------------------------------------------------------------
+
+
+def test_maintenance_dag_redrives_nothing_by_default_and_proves_the_account(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account_for((0, 5))
+    folder = pipeline_file("p", more="airflow: {maintenance: manual, retries: 0}\n").parent
+    monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
+    (tmp_path / "dags").mkdir()
+    shutil.copy(PROJECT / "dags" / "pipelines.py", tmp_path / "dags")
+    dag = dags_in(tmp_path / "dags")["p.maintenance"]
+    dag.get_task("audit").deep = False  # there are no tables
+    assert states(dag.test(logical_date=None)) == {"redrive": "skipped", "audit": "success", "clean": "success"}
+    run = dag.test(logical_date=None, run_conf={"redriv": "lost"})
+    assert states(run)["redrive"] == "failed", "it would have succeeded, and redriven nothing"
+    assert spark.call("redrive.py") is None

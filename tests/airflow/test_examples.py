@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG
-from tests.airflow.conftest import PROJECT, FakeSpark
+from tests.airflow.conftest import PROJECT, FakeSpark, states, use
 
 from sluice.lag import Backlog, PartitionLag
 from sluice_airflow.provider import get_provider_info
@@ -30,42 +30,38 @@ def parts() -> dict[str, str]:
 
 @pytest.fixture
 def examples(
-    pipeline_file: Callable[..., Path], dags_in: Any, spark: FakeSpark, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Callable[..., Path], dags_in: Any, spark: FakeSpark, backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, DAG]:
     """All of them, with the two pipelines that they name, the fake spark-submit and a broker that has a little."""
     pipeline_file("refunds")
     monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("orders").parent))
-    full = Backlog("any", (PartitionLag("any", 0, 0, 0, 200_000),))
-    for module in ("sensors.kafka_lag", "operators.freshness"):
-        monkeypatch.setattr(f"sluice_airflow.{module}.look", lambda *_, **__: full)
+    backlog(Backlog("any", (PartitionLag("any", 0, 0, 0, 200_000),)))
     found: dict[str, DAG] = dags_in(EXAMPLES)
-    for task in (task for dag in found.values() for task in dag.tasks if hasattr(task, "_spark_binary")):
-        task._spark_binary = spark.binary
     spark.plan("bounded_run.py", written=[12], verdict="passed")
-    return found
+    return {name: use(spark, dag) for name, dag in found.items()}
 
 
 NOT_RUN = {
     "example_consumer": "for an event, which test() has none of",
-    "example_rename": "for want of a pipeline that had another name: operators/test_adopt.py",
+    "example_rename": "for want of a pipeline that had another name: operators/test_maintenance.py",
 }
 
 
-def states(dag: DAG) -> dict[str, str]:
-    return {ti.task_id: str(ti.state) for ti in dag.test(logical_date=None).get_task_instances()}
+def ended(dag: DAG) -> dict[str, str]:
+    return states(dag.test(logical_date=None))
 
 
 def test_each_example_runs(examples: dict[str, DAG]) -> None:
-    repair = states(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
+    repair = ended(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
     assert repair.pop("redrive") == "skipped", "nothing is lost"
     assert (len(repair), set(repair.values())) == (5, {"success"}), repair
-    assert set(states(examples.pop("example_take_back")).values()) == {"skipped"}, "nothing was asked for, nor is lost"
-    assert set(states(examples.pop("example_begin_again")).values()) == {"skipped"}, "the fake resets nothing"
-    ended = {name: states(dag) for name, dag in examples.items() if name not in NOT_RUN}
-    assert {name for name, found in ended.items() if set(found.values()) != {"success"}} == set(), ended
+    assert set(ended(examples.pop("example_take_back")).values()) == {"skipped"}, "nothing was asked for, nor is lost"
+    assert set(ended(examples.pop("example_begin_again")).values()) == {"skipped"}, "the fake resets nothing"
+    others = {name: ended(dag) for name, dag in examples.items() if name not in NOT_RUN}
+    assert {name: found for name, found in others.items() if set(found.values()) != {"success"}} == {}
 
 
-def test_the_consumer_reads_the_ranges_of_events(examples: dict[str, DAG]) -> None:
+def test_example_consumer_reads_the_ranges_of_events(examples: dict[str, DAG]) -> None:
     from types import SimpleNamespace
 
     from sluice_airflow.operators.account import asset_of
@@ -75,7 +71,7 @@ def test_the_consumer_reads_the_ranges_of_events(examples: dict[str, DAG]) -> No
     assert consume({asset_of("orders"): events}) == [["orders", 0, 0, 5]]
 
 
-def test_the_page_shows_each_part_as_it_runs() -> None:
+def test_documentation_shows_each_example_as_it_runs() -> None:
     shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [name for name, text in parts().items() if not any(text in block for block in shown)] == []
 

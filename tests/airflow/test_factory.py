@@ -1,4 +1,4 @@
-"""The DAGs that pipeline files make."""
+"""The DAGs that pipeline files make: their tasks, limits, form, pages, and what a bad file costs."""
 
 from __future__ import annotations
 
@@ -7,68 +7,59 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import timedelta
 from pathlib import Path
-from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
 from airflow.triggers.base import BaseEventTrigger
-from tests.airflow.conftest import PROJECT, FakeSpark
+from tests.airflow.conftest import PROJECT
+from tests.fixtures.golden import Golden
 
 from sluice.errors import ConfigError
-from sluice.lag import Backlog, PartitionLag
 from sluice.pipeline import load
+from sluice.recovery import Recovery
 from sluice_airflow.factory import build_all, build_dag, refuse_bad_files
 from sluice_airflow.operators.account import asset_of
-from sluice_airflow.triggers.lag_watcher import lag_asset
+from sluice_airflow.priority import LiveFirst
+from sluice_airflow.retry import TypedRetryPolicy
+from sluice_airflow.triggers.lag_watcher import LagWatcher, lag_asset
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-DAGS = PROJECT / "dags"
+FRESH = 'freshness: {max_age: 2h, cron: "0 7 * * *", timezone: Europe/Berlin}'
 
 
-@pytest.fixture
-def dags_of(tmp_path: Path) -> Callable[[Path], DagBag]:
-    """Parse the project's own DAG files against another folder of pipelines."""
-
-    def parse(pipelines: Path) -> DagBag:
-        folder = tmp_path / "dags"
-        folder.mkdir()
-        for file in DAGS.glob("pipeline*.py"):
-            text = file.read_text()
-            for call in ("build_all(", "refuse_bad_files("):
-                text = text.replace(f"{call})", f"{call}__import__('pathlib').Path({str(pipelines)!r}))")
-            (folder / file.name).write_text(text)
-        return DagBag(folder)
-
-    return parse
+# --- files -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("more", "says"),
+    ("more", "token"),
     [
-        ("recovry: replay\n", "did you mean 'recovery'?"),
-        ("rows: aggregate\nrecovery: ignore_batch\n", "is for stateless pipelines"),
+        ("recovry: replay\n", "'recovery'"),
+        ("rows: aggregate\nrecovery: ignore_batch\n", "ignore_batch"),
         ('schedule: {cron: "61 * * * *"}\n', "61"),
-        ("{", "not YAML"),
+        ("{", "YAML"),
     ],
 )
-def test_one_bad_file_is_one_import_error_and_takes_no_other_down(
-    pipeline_file: Callable[..., Path], dags_of: Any, more: str, says: str
+def test_bad_file_is_one_import_error_and_takes_no_other_dag_down(
+    pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, token: str
 ) -> None:
     pipeline_file("good")
-    folder = pipeline_file("bad", more=more).parent
-    bag = dags_of(folder)
+    monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("bad", more=more).parent))
+    (tmp_path / "dags").mkdir()
+    for file in (PROJECT / "dags").glob("pipeline*.py"):
+        (tmp_path / "dags" / file.name).write_text(file.read_text())
+    bag = DagBag(tmp_path / "dags")
     assert set(bag.dags) == {"good"}
     ((where, what),) = bag.import_errors.items()
     # An import error stops the scheduling of every DAG of its file: it must not be the file of the good ones.
     assert where.endswith("pipeline_errors.py")
     assert "bad.yaml" in what
-    assert says in what
+    assert token in what
 
 
-def test_a_dag_that_is_parsed_again_is_no_new_version_of_it(pipeline_file: Callable[..., Path]) -> None:
+def test_parsing_a_dag_twice_makes_no_new_version_of_it(pipeline_file: Callable[..., Path]) -> None:
     more = (
         'schedule: {cron: "@daily"}\n'
         "airflow: {tags: [a, b, c], access_control: {A: [can_read, can_edit], B: [can_read]},"
@@ -97,55 +88,48 @@ def test_a_dag_that_is_parsed_again_is_no_new_version_of_it(pipeline_file: Calla
     assert not any(" at 0x" in text for _, text in parsed), "an address in memory is another one in each process"
 
 
-def test_two_files_of_one_name(pipeline_file: Callable[..., Path]) -> None:
+@pytest.mark.parametrize("second", ["second.yaml", "finance/first.yaml"])
+def test_second_file_of_a_pipeline_name_makes_no_dag_and_is_refused(
+    pipeline_file: Callable[..., Path], second: str
+) -> None:
     first = pipeline_file("first")
-    (first.parent / "second.yaml").write_text(first.read_text())
-    assert set(build_all(first.parent)) == {"first"}
-    with pytest.raises(ConfigError, match=r"is the name of .*/first\.yaml already"):
-        refuse_bad_files(first.parent)
-
-
-def test_a_file_below_may_not_have_the_name_of_one_that_makes_a_dag(pipeline_file: Callable[..., Path]) -> None:
-    first = pipeline_file("first")
-    below = first.parent / "finance"
-    below.mkdir()
-    (below / "bad.yaml").write_text("nonsense")  # it makes no DAG: whoever uses it is told
+    (first.parent / "finance").mkdir()
+    (first.parent / "finance" / "bad.yaml").write_text("nonsense")  # it makes no DAG: whoever uses it gets the error
     refuse_bad_files(first.parent)
-    (below / "first.yaml").write_text(first.read_text())
+    (first.parent / second).write_text(first.read_text())
     assert set(build_all(first.parent)) == {"first"}
-    with pytest.raises(ConfigError, match=r"finance/first\.yaml is not a valid pipeline") as caught:
+    with pytest.raises(ConfigError) as caught:
         refuse_bad_files(first.parent)
-    assert "is the name of" in caught.value.what
+    assert second in caught.value.what
+    assert "first.yaml already" in caught.value.what
 
 
 def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:
     pipeline_file("one", more="x: 1\n")
+    pipeline_file("bad", more='airflow: {maintenance: "every sunday"}\n')
     two = pipeline_file("two")
     two.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(ConfigError, match=r"(?s)one\.yaml.*two\.yaml"):
+    with pytest.raises(ConfigError, match=r"(?s)bad\.yaml.*one\.yaml.*two\.yaml"):
         refuse_bad_files(two.parent)
     assert build_all(two.parent) == {}
 
 
-def test_a_task_builds_only_its_own_dag(pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    pipeline_file("one")
-    folder = pipeline_file("two").parent
-    monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", "two")
-    assert set(build_all(folder)) == {"two"}
+def test_task_process_builds_only_its_own_dag(
+    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline_file("other", more="schedule: on_lag\n")
+    folder = pipeline_file(more=f"airflow: {{maintenance: manual, {FRESH}}}\n").parent
+    known = {"demo", "demo.maintenance", "demo.freshness", "other"}
+    assert set(build_all(folder)) == known
+    for wanted in known:
+        monkeypatch.setenv("_AIRFLOW_PARSING_CONTEXT_DAG_ID", wanted)
+        assert set(build_all(folder)) == {wanted}
 
 
-def test_parsing_imports_nothing_heavy() -> None:
-    program = (
-        "import sys, sluice_airflow.factory as f; f.build_all();"
-        "heavy = {'pyspark', 'great_expectations', 'kafka', 'pandas', 'delta', 'pyarrow', 'sluice_spark'};"
-        "bad = heavy & set(sys.modules);"
-        "sys.exit(repr(bad) if bad else 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-500:]
+# --- schedules -------------------------------------------------------------------------------------------------------
 
 
-def test_a_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Callable[..., Path]) -> None:
+def test_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Callable[..., Path]) -> None:
     file = pipeline_file(more="schedule: on_lag\n")
     (asset,) = build_dag(file).timetable.asset_condition.objects
     assert asset.uri == "x-sluice://demo/lag"
@@ -153,91 +137,192 @@ def test_a_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Callab
     ((watcher, other),) = zip(asset.watchers, lag_asset(load(file), str(file)).watchers, strict=True)
     assert BaseEventTrigger.hash(*watcher.trigger.serialize()) == BaseEventTrigger.hash(*other.trigger.serialize())
     assert watcher.trigger.dag_id == "demo"
-    assert build_dag(file, poll_interval=4).timetable.asset_condition.objects[0].watchers[0].trigger.poll_interval == 4
+    (asset,) = build_dag(file, poll_interval=4, retry_after=20).timetable.asset_condition.objects
+    kwargs = asset.watchers[0].trigger.serialize()[1]
+    assert (kwargs["poll_interval"], kwargs["retry_after"], LagWatcher(**kwargs).retry_after) == (4, 20, 20)
 
 
-def test_a_file_on_lag_is_built_with_the_others(pipeline_file: Callable[..., Path]) -> None:
-    folder = pipeline_file("one", more="schedule: on_lag\n").parent
-    pipeline_file("two")
-    assert set(build_all(folder)) == {"one", "two"}
+def test_pipeline_on_cron_is_a_dag_on_a_timetable(pipeline_file: Callable[..., Path]) -> None:
+    hourly = build_dag(pipeline_file(more='schedule: {cron: "5 * * * *", timezone: Europe/Berlin}\n'))
+    assert (hourly.timetable.expression, str(hourly.timetable.timezone)) == ("5 * * * *", "Europe/Berlin")
 
 
-def test_a_team_sets_how_its_dags_look_and_whom_they_call(
+@pytest.mark.parametrize(
+    "schedule", ["none", "on_lag", '{cron: "5 * * * *", timezone: Europe/Berlin}'], ids=["none", "on_lag", "cron"]
+)
+def test_doc_of_a_dag(pipeline_file: Callable[..., Path], golden: Golden, schedule: str) -> None:
+    more = f"schedule: {schedule}\n" + ("rows: aggregate\n" if schedule == "none" else "")
+    golden("airflow", str(build_dag(pipeline_file(more=more)).doc_md))
+
+
+# --- the form --------------------------------------------------------------------------------------------------------
+
+
+def test_trigger_form_has_types_and_the_values_of_the_file(pipeline_file: Callable[..., Path]) -> None:
+    params = build_dag(pipeline_file()).params
+    assert params.dump() == {
+        "mode": "auto", "start": None, "end": None, "reason": None,
+        "recovery": "replay", "max_records_per_batch": 1000, "validate": True,
+    }  # fmt: skip
+    recovery = params.get_param("recovery").schema
+    assert recovery["enum"] == [r.value for r in Recovery]
+    assert set(recovery["values_display"]) == set(recovery["enum"])
+    assert all(r.promise for r in Recovery)
+    for name, bad in {
+        "recovery": "hope", "max_records_per_batch": 0, "validate": "yes", "mode": "sideways", "start": "soon",
+    }.items():  # fmt: skip
+        with pytest.raises(ValueError, match=r"Invalid input|is not|less than|does not match"):
+            build_dag(pipeline_file()).params.get_param(name).resolve(bad)
+
+
+WINDOW = "window: {time: _timestamp, size: 1h, watermark: 1h, aggregates: {n: count(*)}}\n"
+
+
+@pytest.mark.parametrize(
+    ("more", "intervals"),
+    [
+        ("", "record time"),
+        (WINDOW, "event time"),
+        (WINDOW.replace("size: 1h", "gap: 10m, by: [id]"), "event time"),
+        (WINDOW.replace("watermark: 1h", "output: complete"), None),
+        ("rows: aggregate\n", None),
+    ],
+    ids=["stateless", "windows", "sessions", "complete", "aggregate"],
+)
+def test_trigger_form_offers_intervals_where_the_pipeline_has_some(
+    pipeline_file: Callable[..., Path], more: str, intervals: str | None
+) -> None:
+    params = build_dag(pipeline_file(more=more)).params
+    mode = params.get_param("mode").schema
+    assert ("interval" in mode["enum"], "start" in params, "end" in params) == (intervals is not None,) * 3
+    assert intervals is None or intervals in mode["description_md"]
+    assert ("ignore_batch" in params.get_param("recovery").schema["enum"]) == (more == ""), "it is for stateless ones"
+
+
+# --- what a team sets ------------------------------------------------------------------------------------------------
+
+
+def test_file_sets_how_its_dags_look_run_and_alert(
     pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "alerts.py").write_text("def page(context):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    more = """\
+    more = f"""\
 recovery_choices: [replay, hot]
 airflow:
   owner: team
   tags: [gold]
   description: Orders of all shops
-  retries: 7
-  queue: spark
-  priority: 5
-  on_failure: ["alerts:page"]
-"""
-    dag = build_dag(load(pipeline_file("p", more=more)))
-    assert (dag.owner, dag.description) == ("team", "Orders of all shops")
-    assert {"gold", "sluice", "recovery:replay"} <= set(dag.tags)
-    assert {(t.retries, t.queue, t.priority_weight) for t in dag.tasks} == {(7, "spark", 5)}
-    (called,) = dag.on_failure_callback
-    assert called.__name__ == "page"
-    assert dag.on_success_callback is None
-    assert dag.params.get_param("recovery").schema["enum"] == ["replay", "hot"]
-
-
-def test_a_team_sets_when_its_dags_begin_who_may_see_them_and_who_gets_mail(
-    pipeline_file: Callable[..., Path],
-) -> None:
-    more = """\
-airflow:
   start_date: 2026-03-01
-  access_control: {Analyst: [can_read], Team: [can_read, can_edit]}
+  access_control: {{Analyst: [can_read], Team: [can_read, can_edit]}}
+  retries: 7
+  queue: far
+  priority: 5
+  execution_timeout: 90m
+  on_failure: ["alerts:page"]
   email: [team@example.org, lead@example.org]
-  maintenance: manual
+  maintenance: "0 5 * * 0"
+  {FRESH}
 """
     dags = build_all(pipeline_file("p", more=more).parent)
-    assert dags["p"].start_date == datetime(2026, 3, 1, tzinfo=UTC)
-    assert build_dag(pipeline_file("q")).start_date == datetime(2000, 1, 1, tzinfo=UTC)
+    assert set(dags) == {"p", "p.maintenance", "p.freshness"}
     for dag in dags.values():
+        assert dag.owner == "team"
+        assert {"gold", "sluice"} <= set(dag.tags)
         assert dag.access_control == {
             "Analyst": {"DAGs": {"can_read"}}, "Team": {"DAGs": {"can_read", "can_edit"}},
         }  # fmt: skip
-        (mail,) = dag.on_failure_callback
-        assert mail.notifier.to == ["team@example.org", "lead@example.org"]
+        page, mail = dag.on_failure_callback
+        assert (page.__name__, mail.notifier.to) == ("page", ["team@example.org", "lead@example.org"])
         assert mail.notifier.subject == "{{ sluice.subject }}"
+        assert dag.on_success_callback is None
+    for task in (task for dag in dags.values() for task in dag.tasks):
+        said = (task.queue, task.priority_weight, task.retries, task.execution_timeout)
+        assert said == ("far", 5, 7, timedelta(minutes=90)), task
+        assert isinstance(task.retry_policy, TypedRetryPolicy)
+        assert isinstance(task.weight_rule, LiveFirst)
+    assert (dags["p"].description, "recovery:replay" in dags["p"].tags) == ("Orders of all shops", True)
+    assert dags["p"].params.get_param("recovery").schema["enum"] == ["replay", "hot"]
+    assert "0 5 * * 0" in repr(dags["p.maintenance"].timetable)
+    fresh = dags["p.freshness"]
+    assert (fresh.timetable.expression, str(fresh.timetable.timezone)) == ("0 7 * * *", "Europe/Berlin")
+    assert ("freshness" in fresh.tags, fresh.max_active_runs) == (True, 1)
+    plain = build_dag(pipeline_file("q"))
+    assert [dag.start_date.year for dag in (dags["p"], plain)] == [2026, 2000]
+    assert {t.execution_timeout for t in plain.tasks} == {timedelta(hours=12)}
 
 
-def test_a_callback_that_cannot_be_called_is_an_import_error_of_its_file(
+def test_file_chooses_the_steps_of_its_maintenance_dag(pipeline_file: Callable[..., Path], golden: Golden) -> None:
+    pipeline_file("by_hand", more="airflow: {maintenance: manual}\n")
+    asked = "airflow: {maintenance: manual, maintenance_steps: [audit, compact, vacuum]}\n"
+    dags = build_all(pipeline_file("p", more=asked).parent)
+    by_hand, chosen = dags["by_hand.maintenance"], dags["p.maintenance"]
+    assert by_hand.schedule is None
+    assert [t.task_id for t in by_hand.topological_sort()] == ["redrive", "audit", "clean"]
+    assert [t.task_id for t in chosen.topological_sort()] == ["redrive", "audit", "compact", "vacuum"]
+    assert [t.task_id for t in chosen.tasks if t.trigger_rule == "none_failed"] == ["audit"]
+    golden("airflow", str(chosen.doc_md))
+
+
+@pytest.mark.parametrize(
+    ("more", "environment", "drivers", "pool"),
+    [
+        ("", "", 2, "default_pool"),
+        ("", "every_driver", 2, "every_driver"),
+        ("airflow: {pool: mine, max_drivers: 4}\n", "every_driver", 4, "mine"),
+    ],
+)
+def test_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
+    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, more: str, environment: str, drivers: int,
+    pool: str,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("SLUICE_POOL", environment)
+    found = {t.task_id: (t.max_active_tis_per_dag, t.pool) for t in build_dag(pipeline_file(more=more)).tasks}
+    assert found == {
+        "wait_for_lag": (None, "default_pool"), "ingest": (drivers, pool), "validate": (drivers, pool),
+        "account": (None, "default_pool"),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("setting", "token"), [("max_drivers: 0", "max_drivers"), ("execution_timeout: 0s", "execution_timeout")]
+)
+def test_limits_of_nothing_are_refused(pipeline_file: Callable[..., Path], setting: str, token: str) -> None:
+    with pytest.raises(ConfigError, match=token):
+        load(pipeline_file(more=f"airflow: {{{setting}}}\n"))
+
+
+def test_callback_that_cannot_be_called_is_refused(
     pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mistakes.py").write_text("page = 'me'\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     spec = load(pipeline_file("p", more='airflow: {on_failure: ["mistakes:page"]}\n'))
-    with pytest.raises(ConfigError, match="neither a function nor a notifier"):
+    with pytest.raises(ConfigError, match="mistakes:page"):
         build_dag(spec)
 
 
-def test_what_the_file_names_is_called_when_a_run_has_failed(
-    pipeline_file: Callable[..., Path], spark: FakeSpark, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "pagers.py").write_text(
-        "from pathlib import Path\n"
-        f"def page(context):\n    Path({str(tmp_path / 'paged')!r}).write_text(context['dag_run'].run_id)\n"
-        f"def cheer(context):\n    Path({str(tmp_path / 'cheered')!r}).touch()\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    more = 'airflow: {retries: 0, on_failure: ["pagers:page"], on_success: ["pagers:cheer"]}\n'
-    file = pipeline_file("paging", more=more)
-    monkeypatch.setenv("SLUICE_PIPELINES", str(file.parent))  # for the DAG file that Airflow parses before the run
-    full = Backlog("paging", (PartitionLag("paging", 0, 0, 0, 12),))
-    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: full)
-    dag = build_dag("paging")
-    dag.get_task("ingest")._spark_binary = spark.binary
-    spark.plan("bounded_run.py", code=21, say=["sluice: error: offsets are gone"])
-    run = dag.test(logical_date=None)
-    assert str(run.state) == "failed"
-    assert (tmp_path / "paged").read_text() == run.run_id
-    assert not (tmp_path / "cheered").exists()
+# --- what is imported ------------------------------------------------------------------------------------------------
+
+LOOK = """\
+import json, sys
+sys.modules["openlineage"] = None  # the operators do not need its provider
+import sluice_airflow.factory as factory, sluice_airflow.plugin
+built = sorted(factory.build_all())
+del sys.modules["openlineage"]
+names = ("pyspark", "great_expectations", "kafka", "pandas", "delta", "pyarrow", "sluice_spark",
+         "sluice_airflow.lineage", "sluice_airflow.page.app")
+found = [name for name in names if name in sys.modules]
+# The loader imports each module below plugins/ under its bare file name, hooks/kafka.py as `kafka`, unless refused.
+from airflow import plugins_manager
+errors = plugins_manager._get_plugins()[1]
+from kafka import KafkaConsumer, errors as _
+print(json.dumps([built, found, errors]))
+"""
+
+
+def test_parsing_imports_nothing_heavy_and_the_plugin_loader_hides_no_package() -> None:
+    done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-800:]
+    built, found, errors = json.loads(done.stdout.splitlines()[-1])
+    assert (built, found, errors) == (["flights", "flights_monthly"], [], {})

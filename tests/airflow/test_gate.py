@@ -1,22 +1,33 @@
-"""The look at the gate: whose limits it takes, and whose ledger."""
+"""The look at a backlog: its limits, its ledger, the metrics that it sends, and the check of freshness by it."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.airflow.conftest import behind
+from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
+from airflow.sdk.observability import stats
+from airflow.sdk.observability.metrics import stats_utils
+from tests.airflow.conftest import DOWN, FakeSpark, account_for, behind, states, unknown
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
-from sluice.lag import Backlog, Limits
+from sluice.lag import Backlog, Limits, PartitionLag
 from sluice.pipeline import load
+from sluice.sources.kafka import KafkaSettings
 from sluice_airflow import gate
+from sluice_airflow.operators.freshness import FreshnessOperator
+from sluice_airflow.triggers.lag_watcher import _Lookout
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
+
+SETTINGS = KafkaSettings("broker:9092", {})
 
 
 @pytest.mark.parametrize(
@@ -29,21 +40,19 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
         ({"max_retention_share": "0.5"}, Limits(10, max_retention_share=0.5)),
     ],
 )
-def test_an_argument_stands_in_for_the_files_limit(
+def test_argument_stands_in_for_the_limit_of_the_file(
     pipeline_file: Callable[..., Path], instead: dict[str, Any], limits: Limits
 ) -> None:
     assert gate.limits_of(load(pipeline_file()), instead) == limits
 
 
 @pytest.mark.parametrize("wrong", [{"max_records": -1}, {"max_age": "soon"}, {"match": "some"}, {"max_recrods": 1}])
-def test_a_limit_that_is_none_is_a_configuration_error(
-    pipeline_file: Callable[..., Path], wrong: dict[str, Any]
-) -> None:
+def test_wrong_limit_is_a_configuration_error(pipeline_file: Callable[..., Path], wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         gate.limits_of(load(pipeline_file()), wrong)
 
 
-def test_the_look_takes_limits_home_and_ledger_from_their_owners(
+def test_look_takes_limits_home_and_ledger_from_their_owners(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -55,3 +64,90 @@ def test_the_look_takes_limits_home_and_ledger_from_their_owners(
     monkeypatch.setattr(gate, "backlog", fake)
     found = gate.look(str(pipeline_file()), object(), limits={"max_records": 3}, timeout=4)  # type: ignore[arg-type]
     assert (found.records, seen) == (1, [("demo", 4, Home.from_env(), 1, Limits(3))])
+
+
+# --- freshness -------------------------------------------------------------------------------------------------------
+
+
+def waiting(records: int, age: float, **more: Any) -> Backlog:
+    return Backlog("demo", (PartitionLag("demo", 0, 5, 0, 5 + records, age),), Limits(10), **more)
+
+
+@pytest.mark.parametrize(
+    ("found", "age", "tokens"),
+    [
+        (waiting(100, 7199.0), 7199.0, ()),
+        (waiting(0, 0.0), 0.0, ()),
+        (waiting(100, 10800.0), AirflowFailException, ("3 h", "100 records")),
+        (waiting(100, 10800.0, running="r"), AirflowFailException, ("'r'",)),
+        (unknown(DOWN), SourceUnreachableError, ("no broker answers",)),
+    ],
+)
+def test_freshness_fails_for_a_record_too_old_or_an_answer_missing(
+    pipeline_file: Callable[..., Path], context: Any, backlog: Any, found: Backlog, age: Any, tokens: tuple[str, ...]
+) -> None:
+    backlog(found)
+    operator = FreshnessOperator(task_id="fresh", pipeline=str(pipeline_file()), max_age=timedelta(hours=2))
+    if isinstance(age, float):
+        assert operator.execute(context()) == age
+    else:
+        with pytest.raises(age) as caught:
+            operator.execute(context())
+        assert [token for token in tokens if token not in str(caught.value)] == []
+
+
+# --- metrics ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def arrived(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], set[str]]]:
+    """Airflow's own StatsD client, as a task has it, and a server: what arrived since the last call, of Sluice's."""
+    server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    server.bind(("127.0.0.1", 0))
+    server.setblocking(False)
+    for name, value in (("ON", "True"), ("HOST", "127.0.0.1"), ("PORT", str(server.getsockname()[1]))):
+        monkeypatch.setenv(f"AIRFLOW__METRICS__STATSD_{name}", value)
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+
+    def drain() -> set[str]:
+        found = set()
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                found.add(server.recv(4096).decode())
+        return {line for line in found if ".sluice." in line}
+
+    yield drain
+    monkeypatch.undo()
+    stats.initialize(factory=stats_utils.get_stats_factory(), export_legacy_names=True)
+    server.close()
+
+
+def test_look_sends_the_lag_and_nothing_where_it_is_unknown(
+    pipeline_file: Callable[..., Path], arrived: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, waits = str(pipeline_file()), {"airflow.sluice.lag.demo:7|g", "airflow.sluice.lag_age.demo:0|g"}
+    for module in ("gate", "triggers.lag_watcher"):
+        monkeypatch.setattr(f"sluice_airflow.{module}.backlog", lambda *_, **__: behind(7))
+    gate.look(file, SETTINGS)
+    assert arrived() == waits
+    assert set(_Lookout(1.0).look([file], SETTINGS, 1.0)) == {file}
+    assert arrived() == waits
+    monkeypatch.setattr("sluice_airflow.gate.backlog", lambda *_, **__: unknown(DOWN))
+    gate.look(file, SETTINGS)
+    assert arrived() == set()
+
+
+def test_run_sends_its_written_records_verdict_and_losses_once(
+    dag: DAG, spark: FakeSpark, arrived: Callable[[], set[str]]
+) -> None:
+    spark.plan("bounded_run.py", written=[12], verdict="warned")
+    account_for((100, 103), part="lost", pipeline="flights", run="earlier")
+    dag.test(logical_date=None)
+    assert arrived() >= {
+        "airflow.sluice.written.flights:12|c",
+        "airflow.sluice.verdict.flights.warned:1|c",
+        "airflow.sluice.lost.flights:3|g",
+    }
+    spark.plan("bounded_run.py", verdict="empty")
+    assert set(states(dag.test(logical_date=None)).values()) == {"success"}, "also with nothing to read"
+    assert not any(".written." in line for line in arrived()), "each offset counts once"

@@ -1,4 +1,4 @@
-"""The tasks of pipelines, as groups in a DAG of one's own."""
+"""The tasks of pipelines, as groups in a DAG that a team writes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 from airflow.sdk import DAG, TaskGroup, timezone
-from tests.airflow.conftest import FakeSpark
+from tests.airflow.conftest import FakeSpark, states
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice_airflow.factory import build_dag
@@ -49,23 +48,18 @@ def two(
     pipeline_file: Callable[..., Path],
     dags_in: Any,
     spark: FakeSpark,
+    backlog: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> DAG:
-    """A DAG file with two groups and a task that reads what one of them returns."""
+    """A DAG file with two groups and a task that reads the account of one of them."""
     pipeline_file("refunds")
     monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("orders").parent))
-    full = Backlog("any", (PartitionLag("any", 0, 0, 0, 12),))
-    monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: full)
     folder = tmp_path / "dags"
     folder.mkdir()
     (folder / "two.py").write_text(TWO.format(binary=spark.binary))
     found: DAG = dags_in(folder)["two"]
     return found
-
-
-def states(run: Any) -> dict[str, str]:
-    return {ti.task_id: str(ti.state) for ti in run.get_task_instances()}
 
 
 def xcom(run: Any, task: str, key: str = "return_value") -> Any:
@@ -77,7 +71,7 @@ def xcom(run: Any, task: str, key: str = "return_value") -> Any:
         return None if found is None else XComModel.deserialize_value(found)
 
 
-def test_two_pipelines_in_one_dag_have_a_run_a_verdict_and_an_event_each(
+def test_two_groups_in_one_dag_have_a_run_a_verdict_and_an_event_each(
     two: DAG, spark: FakeSpark, events: Any, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.setenv("SLUICE_DATA_DOCS_URL", "https://docs.example")
@@ -103,7 +97,7 @@ def test_two_pipelines_in_one_dag_have_a_run_a_verdict_and_an_event_each(
     assert all(part in links["Sluice"] for part in ("refunds", f"run=two.{run.run_id[:20]}"))
 
 
-def test_one_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, events: Any) -> None:
+def test_group_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, events: Any) -> None:
     spark.plan("bounded_run.py", written=[5], verdict="passed")
     spark.plan("bounded_run.py", only="orders", written=[7], verdict="failed", judgement={"results": []})
     run = two.test(logical_date=None)
@@ -115,7 +109,7 @@ def test_one_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, event
     assert str(run.state) == "failed"
 
 
-def test_a_hint_names_the_task_by_its_id_in_the_dag(two: DAG, context: Any) -> None:
+def test_next_step_names_the_task_by_its_id_in_the_dag(two: DAG, context: Any) -> None:
     for task in ("validate", "account"):
         operator = two.get_task(f"back.{task}")
         operator.run_id = "manual__1"
@@ -125,7 +119,7 @@ def test_a_hint_names_the_task_by_its_id_in_the_dag(two: DAG, context: Any) -> N
         assert "'back.ingest'" in caught.value.next_step
 
 
-def test_the_dag_of_a_file_has_the_same_tasks_without_a_group(pipeline_file: Callable[..., Path]) -> None:
+def test_dag_of_a_file_has_the_tasks_of_a_group(pipeline_file: Callable[..., Path]) -> None:
     dag = build_dag(pipeline_file())
     assert dag.task_ids == TASKS
     with DAG("mine", schedule=None):
@@ -138,7 +132,7 @@ def test_the_dag_of_a_file_has_the_same_tasks_without_a_group(pipeline_file: Cal
         assert mine.upstream_task_ids == theirs.upstream_task_ids
 
 
-def test_the_nearest_setting_counts(pipeline_file: Callable[..., Path]) -> None:
+def test_group_takes_the_nearest_setting(pipeline_file: Callable[..., Path]) -> None:
     file = pipeline_file(more="airflow: {owner: team, retries: 7, pool: mine}\n")
     outer = {"owner": "dag", "queue": "far", "retries": 1, "execution_timeout": timedelta(hours=1)}
     with DAG("mine", schedule=None, default_args=outer), TaskGroup("outside", default_args={"queue": "near"}):
@@ -151,16 +145,16 @@ def test_the_nearest_setting_counts(pipeline_file: Callable[..., Path]) -> None:
     assert (group.ingest.pool, group.account.pool) == ("mine", "default_pool")
 
 
-def test_a_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Callable[..., Path]) -> None:
+def test_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Callable[..., Path]) -> None:
     file = pipeline_file()
     with DAG("mine", schedule=None):
         SluiceTaskGroup(file)
         again = SluiceTaskGroup(file, group_id="again", run_id="{{ run_id }}__again")
         assert {t.run_id for t in (again.ingest, again.validate, again.account)} == {"{{ run_id }}__again"}
-        with pytest.raises(ConfigError, match="two groups of pipeline 'demo'"):
+        with pytest.raises(ConfigError, match="'demo'"):
             SluiceTaskGroup(file, group_id="once_more")
         for same in ("mine.{{run_id}}", "{{ dag.dag_id}}.{{  run_id  }}", "{{- run_id -}}__again"):
-            with pytest.raises(ConfigError, match="two groups of pipeline 'demo'"):
+            with pytest.raises(ConfigError, match="'demo'"):
                 SluiceTaskGroup(file, group_id=f"no_{len(same)}", run_id=same)
 
 
@@ -183,7 +177,7 @@ def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Callable[...,
     assert run_window(backfill, load(file), "first.backfill__1").run_id == "first.backfill__1__interval"
 
 
-def test_tasks_find_a_file_below_the_folder_by_its_name(
+def test_group_refers_to_a_file_below_the_folder_by_its_name(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = pipeline_file()

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from selenium.webdriver.common.keys import Keys
+from tests.fixtures.airflow_tables import copy_tables
 from tests.fixtures.browser import ApiServer, Browser, api_server, browser, is_there
 from tests.fixtures.showcase import PIPELINE, Past, data_docs, fill, quarantine
 
@@ -23,7 +23,7 @@ MARKUP = "<img src=x onerror=document.title='markup'>"
 
 
 @pytest.fixture(scope="module")
-def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     folder = tmp_path_factory.mktemp("page")
     home, pipelines = folder / "home", folder / "pipelines"
     pipelines.mkdir()
@@ -39,14 +39,10 @@ def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
         "AIRFLOW_CONN_KAFKA_DEFAULT": '{"conn_type": "kafka", "extra": {"bootstrap.servers": "127.0.0.1:1"}}',
     }
-    users = {"ada": "admin", "vic": "viewer"}
+    users, plugins = {"ada": "admin", "vic": "viewer"}, PROJECT / "plugins"
+    copy_tables(folder / "tables.db")
     with api_server(
-        folder / "airflow",
-        dags=PROJECT / "dags",
-        plugins=PROJECT / "plugins",
-        users=users,
-        env=env,
-        database=Path(os.environ["AIRFLOW_HOME"]) / "airflow.db",
+        folder / "airflow", dags=PROJECT / "dags", plugins=plugins, users=users, env=env, database=folder / "tables.db"
     ) as up:
         yield up
 
@@ -85,7 +81,7 @@ def colours(window: Browser) -> set[str]:
     return set(window.run(script))
 
 
-def test_from_all_pipelines_to_one_by_keyboard_alone(window: Browser) -> None:
+def test_page_is_walked_from_all_pipelines_to_one_by_keyboard(window: Browser) -> None:
     window.open("/sluice/")
     assert window.text(".glance tbody tr:nth-child(2)").startswith("orders")
     assert "never ran" in window.text(".glance tbody tr:nth-child(1)")
@@ -101,9 +97,11 @@ def test_from_all_pipelines_to_one_by_keyboard_alone(window: Browser) -> None:
     window.wait(lambda: window.text("h1") == "Pipelines")
 
 
-def test_bars_show_what_became_of_the_offsets(window: Browser) -> None:
+def test_page_shows_runs_as_bars_as_a_list_and_one_by_one(window: Browser) -> None:
     window.open("/sluice/?pipeline=orders")
     assert spans(window) == "200"
+    assert window.driver.title == "orders · Sluice"
+    window.wait(lambda: MARKUP in window.text("main"))  # values of records are text
     window.wait(lambda: {"#5b8def", "#f59e0b"} <= colours(window))
     window.click(".part.quarantined")
     assert "#f59e0b" not in colours(window)
@@ -111,19 +109,13 @@ def test_bars_show_what_became_of_the_offsets(window: Browser) -> None:
     window.wait(lambda: "50 runs" in window.text(".told"))
     assert spans(window) == "200"
 
-
-def test_older_runs_follow(window: Browser) -> None:
     window.open("/sluice/?pipeline=orders")
     rows = "document.querySelectorAll('td.id').length"
     window.wait(lambda: window.run(f"return {rows}") == 25)
     window.run("[...document.querySelectorAll('button')].find(b => b.textContent === 'Older runs').click()")
     window.wait(lambda: window.run(f"return {rows}") == 50)
 
-
-def test_arrow_keys_walk_the_runs_and_enter_opens_one(window: Browser) -> None:
-    window.open("/sluice/?pipeline=orders")
-    charts = ".charts[data-spans]"
-    window.find(charts)
+    charts = ".charts[data-spans]"  # arrow keys walk the runs, and Enter opens one
     newest = window.text(".told")
     window.type(charts, Keys.END)
     assert window.text(".told") == newest
@@ -138,13 +130,7 @@ def test_arrow_keys_walk_the_runs_and_enter_opens_one(window: Browser) -> None:
     window.wait(lambda: not window.run("return document.querySelector('dialog')"))
 
 
-def test_what_the_data_says_is_text(window: Browser) -> None:
-    window.open("/sluice/?pipeline=orders")
-    window.wait(lambda: MARKUP in window.text("main"))
-    assert window.driver.title == "orders · Sluice"
-
-
-def test_dark_follows_the_system_and_within_airflow_airflow(window: Browser) -> None:
+def test_page_is_dark_as_the_system_is_and_within_airflow_as_airflow_is(window: Browser) -> None:
     background = "return getComputedStyle(document.documentElement).backgroundColor"
     window.dark(True)
     window.open("/sluice/?pipeline=orders")
@@ -161,41 +147,36 @@ def test_dark_follows_the_system_and_within_airflow_airflow(window: Browser) -> 
     window.run("localStorage.removeItem('theme')")
 
 
-def test_within_airflow_an_address_opens_a_pipeline_and_a_link_leads_out_to_data_docs(window: Browser) -> None:
+def test_page_within_airflow_triggers_the_maintenance_dag_and_links_data_docs(
+    window: Browser, server: ApiServer
+) -> None:
     window.open("/plugin/sluice/sluice/?pipeline=orders")
     window.driver.switch_to.frame(window.find("iframe"))
     assert window.text("h1") == "orders"
-    window.click("header .links a")
-    window.driver.switch_to.default_content()
-    window.wait(lambda: "/sluice/data-docs/orders/" in window.driver.current_url)
-    window.click("tbody a")
-    assert "judged it is" in window.text("body")
-
-
-def test_the_button_triggers_the_maintenance_dag_and_airflow_says_who_did(window: Browser, server: ApiServer) -> None:
-    window.open("/plugin/sluice/sluice/?pipeline=orders")
-    window.driver.switch_to.frame(window.find("iframe"))
     window.click(".bar .act:not([disabled])")
-    assert "Open lost ranges hold 17 offsets" in window.text("dialog")
+    assert "17 offsets" in window.text("dialog")
     window.wait(lambda: "paused" in window.text("dialog .said"))
     window.type("dialog .main:not([disabled])", Keys.ENTER)
-    assert "Airflow started orders.maintenance" in window.text("#notice")
-    window.driver.switch_to.default_content()
+    assert "orders.maintenance" in window.text("#notice")
     (run,) = server.ask("/api/v2/dags/orders.maintenance/dagRuns", "ada")["dag_runs"]
     assert (run["conf"]["redrive"], run["triggering_user_name"]) == ("lost", "ada")
     assert server.ask("/api/v2/dags/orders.maintenance", "ada")["is_paused"] is False
     logged = server.ask("/api/v2/eventLogs?dag_id=orders.maintenance", "ada")["event_logs"]
     assert ("trigger_dag_run", "ada") in {(entry["event"], entry["owner"]) for entry in logged}
 
+    window.click("header .links a")
+    window.driver.switch_to.default_content()
+    window.wait(lambda: "/sluice/data-docs/orders/" in window.driver.current_url)
+    window.click("tbody a")
+    assert "judged it is" in window.text("body")
 
-def test_who_may_not_trigger_sees_the_button_and_cannot_press_it(server: ApiServer) -> None:
-    with browser(server) as window:
-        window.login("vic")
-        window.open("/sluice/?pipeline=orders")
-        assert window.attribute(".bar .act[disabled]", "title") == "You may not trigger orders.maintenance"
+    window.login("vic")  # who may not trigger sees the button, and cannot press it
+    window.open("/sluice/?pipeline=orders")
+    assert "orders.maintenance" in window.attribute(".bar .act[disabled]", "title")
+    window.login("ada")
 
 
-def test_a_connection_to_kafka_is_made_in_the_form_and_tried_by_its_button(window: Browser, server: ApiServer) -> None:
+def test_kafka_connection_is_made_in_the_form_and_tested_by_its_button(window: Browser, server: ApiServer) -> None:
     window.open("/connections")
     press(window, "Add Connection")
     window.type("input[name=connection_id]", "shop")

@@ -1,4 +1,4 @@
-"""What OpenLineage's provider sends of a run, by its file transport."""
+"""Lineage: the events that OpenLineage's provider sends of a run, by its file transport, and their data sets."""
 
 from __future__ import annotations
 
@@ -36,36 +36,31 @@ JUDGEMENT = {
 }  # fmt: skip
 
 
-@pytest.fixture
-def sent(
-    pipeline_file: Callable[..., Path], spark: FakeSpark, tmp_path: Path, home: Path
-) -> Callable[[], dict[str, dict[str, Any]]]:
-    """Run the DAG in a process of its own, where Airflow loads the provider; the last event of each task."""
-
-    def run() -> dict[str, dict[str, Any]]:
-        folder, events = tmp_path / "dags", tmp_path / "events.json"
-        folder.mkdir()
-        (folder / "lineage.py").write_text(DAG_FILE.format(binary=spark.binary, file=str(pipeline_file())))
-        transport = {"type": "file", "log_file_path": str(events), "append": True}
-        done = subprocess.run(
-            [sys.executable, "-m", "airflow", "dags", "test", "lineage"], capture_output=True, text=True, timeout=300,
-            env=os.environ | {
-                "AIRFLOW__CORE__DAGS_FOLDER": str(folder), "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
-            },
-        )  # fmt: skip
-        assert events.exists(), done.stdout[-4000:] + done.stderr[-4000:]
-        assert SECRET not in events.read_text()
-        found = [json.loads(line) for line in events.read_text().splitlines()]
-        return {event["job"]["name"]: event for event in found if event["eventType"] in ("COMPLETE", "FAIL")}
-
-    return run
+def sent(file: Path, spark: FakeSpark, folder: Path) -> dict[str, dict[str, Any]]:
+    """Run the DAG in a process of its own, where Airflow loads the provider; return the last event of each task."""
+    events = folder / "events.json"
+    (folder / "dags").mkdir()
+    (folder / "dags" / "lineage.py").write_text(DAG_FILE.format(binary=spark.binary, file=str(file)))
+    transport = {"type": "file", "log_file_path": str(events), "append": True}
+    settings = {
+        "AIRFLOW__CORE__DAGS_FOLDER": str(folder / "dags"),
+        "AIRFLOW__OPENLINEAGE__TRANSPORT": json.dumps(transport),
+    }
+    command = [sys.executable, "-m", "airflow", "dags", "test", "lineage"]
+    done = subprocess.run(command, env=os.environ | settings, capture_output=True, text=True, timeout=300)
+    assert events.exists(), done.stdout[-4000:] + done.stderr[-4000:]
+    assert SECRET not in events.read_text()
+    found = [json.loads(line) for line in events.read_text().splitlines()]
+    return {event["job"]["name"]: event for event in found if event["eventType"] in ("COMPLETE", "FAIL")}
 
 
-def test_a_run_tells_of_its_offsets_its_table_and_each_expectation(sent: Any, spark: FakeSpark, home: Path) -> None:
+def test_events_of_a_run_have_its_offsets_its_table_and_each_expectation(
+    pipeline_file: Callable[..., Path], spark: FakeSpark, home: Path, tmp_path: Path
+) -> None:
     for _ in range(3):
         write_deltalake(str(home / "demo"), pa.table({"a": [1]}), mode="append")
     spark.plan("bounded_run.py", written=[5, 7], verdict="failed", judgement=JUDGEMENT)
-    events = sent()
+    events = sent(pipeline_file(), spark, tmp_path)
     ingest, validate = events["lineage.ingest"], events["lineage.validate"]
     assert (ingest["eventType"], validate["eventType"]) == ("COMPLETE", "FAIL")
 
@@ -88,23 +83,7 @@ def test_a_run_tells_of_its_offsets_its_table_and_each_expectation(sent: Any, sp
     ]
 
 
-def test_a_run_that_failed_before_it_was_planned_names_topic_and_table(sent: Any, spark: FakeSpark) -> None:
-    spark.plan("bounded_run.py", record=False, code=20, say=["sluice: error: no broker answers"])
-    ingest = sent()["lineage.ingest"]
-    assert (ingest["eventType"], ingest["inputs"][0]["name"]) == ("FAIL", "demo")
-    assert "sluice_run" not in ingest["run"]["facets"]
-
-
-def test_the_operators_do_not_need_the_provider() -> None:
-    program = (
-        "import sys; sys.modules['openlineage'] = None;"
-        "import sluice_airflow.factory as f; assert f.build_all(); assert 'sluice_airflow.lineage' not in sys.modules"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stderr[-800:]
-
-
-def test_a_table_of_postgresql_has_its_servers_name(
+def test_data_set_of_each_sink_has_the_name_of_its_server(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from sluice.pipeline import load
@@ -126,7 +105,9 @@ def test_a_table_of_postgresql_has_its_servers_name(
         assert _sink(load(file)) == {"namespace": namespace, "name": name}
 
 
-def test_each_further_sink_is_an_output(pipeline_file: Callable[..., Path], home: Path) -> None:
+def test_run_that_is_not_planned_names_its_topic_and_each_of_its_sinks(
+    pipeline_file: Callable[..., Path], home: Path
+) -> None:
     from sluice.pipeline import load
     from sluice_airflow.lineage import of_ingest
 
@@ -134,7 +115,10 @@ def test_each_further_sink_is_an_output(pipeline_file: Callable[..., Path], home
         "{files: {path: out}}, {foreach: {python: 'collections:Counter'}}, {iceberg: {table: lake.demo}}, {console: {}}"
     )
     file = pipeline_file(more=f"\nalso: [{further}]\n")
-    assert [(output.namespace, output.name) for output in of_ingest(load(file), "unknown").outputs] == [
+    found = of_ingest(load(file), "unknown")
+    assert [topic.name for topic in found.inputs] == ["demo"]
+    assert "sluice_run" not in found.run_facets
+    assert [(output.namespace, output.name) for output in found.outputs] == [
         ("file", str(home / "demo")),
         ("file", str(home / "out")),
         ("x-sluice://foreach", "collections:Counter"),

@@ -1,35 +1,34 @@
-"""Tables as a task's log shows them."""
+"""Tables as a task's log shows them, and lengths of time in words."""
 
 from __future__ import annotations
 
+import pytest
+from tests.fixtures.golden import Golden
+
+from sluice.lag import Backlog, PartitionLag
 from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.text import length
 from sluice_airflow.log_tables import account_table, lag_table, table
 
 
-def test_numbers_stand_to_the_right_and_text_to_the_left() -> None:
-    assert table(("name", "n", "seconds", "flag"), [["a", 1234567, 0.25, True], ["longer", 5, 1234.0, None]]) == (
-        "name            n  seconds  flag\n"
-        "------  ---------  -------  ----\n"
-        "a       1,234,567      0.2  True\n"
-        "longer          5  1,234.0"
-    )
-    assert table(("name", "n"), []) == "name  n\n----  -"
-
-
-def test_the_split_of_each_range_has_its_sum_below() -> None:
+def test_log_tables(golden: Golden) -> None:
+    golden("airflow", table(("name", "n", "seconds", "flag"), [["a", 1234567, 0.25, True], ["b", 5, 1234.0, None]]))
+    golden("airflow", table(("name", "n"), []))
     accounts = [
         RangeAccount(OffsetRange("t", 0, 0, 1_500), Counts(written=1_490, quarantined=4, lost=6)),
         RangeAccount(OffsetRange("t", 11, 7, 9), Counts(filtered=1, absent=1)),
     ]
-    *lines, total = account_table(accounts).splitlines()
-    assert [line.split() for line in lines[2:]] == [
-        ["t", "0", "0", "1,500", "1,500", "1,490", "0", "4", "0", "6"],
-        ["t", "11", "7", "9", "2", "0", "1", "0", "1", "0"],
-    ]
-    assert total == "in all: 1,502 planned, 1,490 written, 1 filtered, 4 quarantined, 1 absent, 6 lost"
+    golden("airflow", account_table(accounts))
+    parts = (PartitionLag("t", 0, 0, 0, 12, 438_328_912.6), PartitionLag("t", 1, 4, None, None))
+    golden("airflow", lag_table(Backlog("t", parts).as_dict()))
 
 
-def test_what_is_not_known_of_a_lag_is_left_empty() -> None:
-    part = {"topic": "t", "partition": 0, "status": "UNKNOWN", "position": 4, "start": None, "end": None, "lag": None}
-    shown = lag_table({"partitions": [{**part, "age": None, "lost": None}]})
-    assert shown.splitlines()[-1].split() == ["t", "0", "UNKNOWN", "4"]
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [
+        (0, "0 s"), (0.25, "0.2 s"), (59.7, "60 s"), (119, "119 s"), (120, "2 min"), (125, "2 min 5 s"),
+        (3600, "1 h"), (3661, "1 h 1 min"), (86_400, "1 d"), (90_000, "1 d 1 h"), (438_328_912.6, "5,073 d 6 h"),
+    ],
+)  # fmt: skip
+def test_length_of_time_in_words(seconds: float, words: str) -> None:
+    assert length(seconds) == words

@@ -1,4 +1,4 @@
-"""Who gets a free place: Airflow's own scheduler decides, in its own database."""
+"""Airflow's own scheduler gives a free place to a live run before a backfill, in its own database."""
 
 from __future__ import annotations
 
@@ -64,18 +64,18 @@ def queued(
     return fill
 
 
-def test_a_live_run_gets_a_free_place_before_a_backfill(queued: Callable[[str], list[str]]) -> None:
+def test_scheduler_gives_a_free_place_to_a_live_run_before_a_backfill(queued: Callable[[str], list[str]]) -> None:
     assert queued("mixed") == ["scheduled__2026-11-02T00:00:00+00:00"]
 
 
-def test_without_the_rule_airflow_prefers_the_oldest(
+def test_scheduler_prefers_the_oldest_run_without_the_rule(
     queued: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_airflow.group.weight_rule", lambda: None)
     assert queued("plain") == ["backfill__2013-03-02T00:00:00+00:00"], "should it ever not, the rule may go"
 
 
-def test_where_no_plugin_names_the_rule_dags_go_on_without_it(
+def test_dags_are_built_without_the_rule_where_no_plugin_names_it(
     pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rules(dag: DAG) -> set[bool]:

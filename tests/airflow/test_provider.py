@@ -1,22 +1,19 @@
-"""What Airflow's UI and command line know of Sluice."""
+"""The provider and the plugin: how Airflow's UI and command line find Sluice."""
 
 from __future__ import annotations
 
 import importlib
-import os
-import subprocess
-import sys
-import zipfile
-from importlib.metadata import entry_points
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from airflow.models.connection import Connection
 from airflow.providers_manager import ProvidersManager
+from fastapi.testclient import TestClient
+from tests.airflow.page.conftest import server  # noqa: F401
 
 from sluice.connections import Connection as CoreConnection
-from sluice.shipped import CHECKOUT
 from sluice.sources.kafka import KafkaSettings
 from sluice_airflow import provider
 from sluice_airflow.hooks.kafka import KafkaHook
@@ -38,7 +35,7 @@ def test_airflow_finds_the_provider_and_its_hook() -> None:
     assert "sluice_airflow.links.data_docs.DataDocsLink" in manager.extra_links_class_names
 
 
-def test_a_connection_of_the_type_makes_the_hook_with_a_button_that_tests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_of_type_kafka_makes_the_hook_and_can_be_tested(monkeypatch: pytest.MonkeyPatch) -> None:
     made = Connection(conn_id="somewhere", conn_type="kafka", extra='{"bootstrap.servers": "127.0.0.1:1"}')
     monkeypatch.setenv("AIRFLOW_CONN_SOMEWHERE", made.as_json())
     assert isinstance(made.get_hook(), KafkaHook)
@@ -47,7 +44,7 @@ def test_a_connection_of_the_type_makes_the_hook_with_a_button_that_tests(monkey
     assert "127.0.0.1:1" in says
 
 
-def test_the_form_has_a_field_for_each_key_that_is_read() -> None:
+def test_connection_form_has_a_field_for_each_key_that_is_read() -> None:
     (kafka,) = provider.get_provider_info()["connection-types"]
     assert set(kafka["conn-fields"]) == KEYS
     for key, field in kafka["conn-fields"].items():
@@ -56,13 +53,13 @@ def test_the_form_has_a_field_for_each_key_that_is_read() -> None:
     assert {name for name in widgets if name.startswith("extra__kafka__")} >= {f"extra__kafka__{key}" for key in KEYS}
 
 
-def test_a_field_that_was_left_empty_is_not_there() -> None:
+def test_connection_field_left_empty_is_no_setting() -> None:
     extra: dict[str, Any] = dict.fromkeys(KEYS, "") | {"bootstrap.servers": "b:9092", "sasl.password": None}
     settings = KafkaSettings.from_connection(CoreConnection("c", "kafka", extra=extra))
     assert settings.properties == {"bootstrap.servers": "b:9092"}
 
 
-def test_every_module_that_is_named_is_there() -> None:
+def test_provider_names_each_module() -> None:
     info = provider.get_provider_info()
     for kind in ("operators", "sensors", "hooks", "triggers"):
         for module in info[kind][0]["python-modules"]:
@@ -76,22 +73,19 @@ def test_every_module_that_is_named_is_there() -> None:
     assert {name for name in there if not name.endswith("__init__")} - named == {"operators.submit"}, "a base class"
 
 
-def test_the_type_is_left_to_airflows_own_provider_where_that_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_type_is_left_to_airflows_own_kafka_provider(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(provider, "_OTHER", "airflow.providers.standard")
     assert "connection-types" not in provider.get_provider_info()
     assert "hooks" in provider.get_provider_info()
 
 
-def test_the_wheel_carries_it(tmp_path: Path) -> None:
-    subprocess.run(
-        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", tmp_path],
-        cwd=CHECKOUT, check=True, capture_output=True, timeout=120, env=dict(os.environ),
-    )  # fmt: skip
-    (wheel,) = tmp_path.glob("*.whl")
-    with zipfile.ZipFile(wheel) as files:
-        (name,) = (n for n in files.namelist() if n.endswith("entry_points.txt"))
-        assert "sluice_airflow.provider:get_provider_info" in files.read(name).decode()
-        assert "sluice_airflow/provider.py" in files.namelist()
-    assert any(
-        e.value == "sluice_airflow.provider:get_provider_info" for e in entry_points(group="apache_airflow_provider")
-    )
+def test_airflow_shows_the_plugin_in_its_menu(server: Callable[[str | None], TestClient]) -> None:  # noqa: F811
+    client = server("ada")
+    found = {p["name"]: p for p in client.get("/api/v2/plugins").json()["plugins"]}["sluice"]
+    assert [(a["url_prefix"], a["name"]) for a in found["fastapi_apps"]] == [("/sluice", "Sluice")]
+    (view,) = found["external_views"]
+    assert (view["name"], view["href"], view["url_route"]) == ("Sluice", "sluice/", "sluice")
+    assert (view["destination"], view["nav_top_level"]) == ("nav", True)
+    assert client.get(f"/{view['href']}").status_code == 200
+    assert client.get(f"/{view['icon']}").headers["content-type"].startswith("image/svg+xml")
+    assert client.get("/api/v2/plugins/importErrors").json()["import_errors"] == []

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.fixtures.airflow_tables import copy_tables
 
 from sluice import __version__
 from sluice.launch import jars
@@ -141,21 +142,10 @@ def installed(venv: Path, tmp_path: Path) -> Installed:
     )
 
 
-def test_the_wheel_has_the_packages_and_what_they_are_started_with(wheel: Path) -> None:
+def test_wheel_has_the_packages_and_the_files_that_they_need(wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
-    known = (
-        "audit_windows",
-        "bounded_run",
-        "failover",
-        "preview",
-        "read_state",
-        "redrive",
-        "reset",
-        "retract",
-        "validate_sink",
-        "validate_spec",
-    )
-    mains = {f"sluice/data/spark_jobs/{main}.py" for main in known}
+    mains = {f"sluice/data/spark_jobs/{main.name}" for main in (CHECKOUT / "spark_jobs").glob("*.py")}
+    assert len(mains) >= 10
     assert mains == {name for name in names if name.startswith("sluice/data/spark_jobs/")}
     wanted = {"jars.lock", "spark-log4j2.properties", "pipeline.schema.json", "pipelines/flights.yaml"}
     assert {f"sluice/data/include/{name}" for name in wanted} < set(names)
@@ -163,6 +153,8 @@ def test_the_wheel_has_the_packages_and_what_they_are_started_with(wheel: Path) 
     assert tops == {"sluice", "sluice_airflow", "sluice_spark", f"sluice-{__version__}.dist-info"}
     assert f"sluice-{__version__}.dist-info/licenses/LICENSE" in names
     assert not [name for name in names if "__pycache__" in name]
+    points = zipfile.ZipFile(wheel).read(f"sluice-{__version__}.dist-info/entry_points.txt").decode()
+    assert "sluice_airflow.provider:get_provider_info" in points
     page = "plugins/sluice_airflow/page/static"
     static = {str(f.relative_to(CHECKOUT / "plugins")) for f in (CHECKOUT / page).rglob("*") if f.is_file()}
     assert {"index.html", "page.js", "vendor/uplot/LICENSE", "vendor/bootstrap/LICENSE"} <= {
@@ -171,19 +163,19 @@ def test_the_wheel_has_the_packages_and_what_they_are_started_with(wheel: Path) 
     assert static < set(names)
 
 
-def test_commands_work_in_an_empty_folder(installed: Installed) -> None:
+def test_installed_commands_work_in_an_empty_folder(installed: Installed) -> None:
     assert installed.run("sluice", "--version") == f"sluice {__version__}\n"
-    (told,) = json.loads(installed.run("sluice", "validate-spec", "--no-spark", "--json", "orders"))
-    assert told["valid"] is True
+    (checked,) = json.loads(installed.run("sluice", "validate-spec", "--no-spark", "--json", "orders"))
+    assert checked["valid"] is True
     said = installed.run("sluice", "validate-spec", "--no-spark", fails=10, SLUICE_PIPELINES="")
-    assert f"there is no folder of pipelines: {installed.where}/include/pipelines" in said
-    assert "set SLUICE_PIPELINES" in said
+    assert f"{installed.where}/include/pipelines" in said
+    assert "SLUICE_PIPELINES" in said
     assert list(installed.where.iterdir()) == []  # checking makes no state
 
 
-def test_airflow_finds_a_dag_for_the_pipeline_and_a_main_to_start(installed: Installed) -> None:
+def test_installed_airflow_finds_a_dag_for_the_pipeline_and_its_application(installed: Installed) -> None:
     dags = Path(installed.env["AIRFLOW__CORE__DAGS_FOLDER"])
-    installed.run("python", "-m", "airflow", "db", "migrate")
+    copy_tables(Path(installed.env["AIRFLOW_HOME"]) / "airflow.db")
     found = json.loads(installed.run("python", "-c", LOOK, dags).splitlines()[-1])
     assert found["errors"] == {}
     assert list(found["dags"]) == ["orders"]
@@ -202,7 +194,7 @@ def test_airflow_finds_a_dag_for_the_pipeline_and_a_main_to_start(installed: Ins
 @pytest.mark.kafka
 @pytest.mark.spark
 @pytest.mark.timeout(900)
-def test_a_dag_runs_for_real(
+def test_installed_dag_runs_in_real_spark(
     installed: Installed, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path
 ) -> None:
     name = topic(2)
@@ -215,7 +207,7 @@ def test_a_dag_runs_for_real(
         "AIRFLOW_CONN_KAFKA_DEFAULT": json.dumps(kafka),
         "AIRFLOW_CONN_SPARK_DEFAULT": json.dumps({"conn_type": "spark", "host": "local[2]"}),
     }
-    installed.run("python", "-m", "airflow", "db", "migrate")
+    copy_tables(Path(installed.env["AIRFLOW_HOME"]) / "airflow.db")
     installed.run("python", "-m", "airflow", "dags", "test", "orders", timeout=600, **env)
     ledger = Ledger.open(f"sqlite:///{tmp_path}/new-home/ledger.db")
     (run,) = ledger.runs("orders")

@@ -10,48 +10,26 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from tests.bench.batches import batches
-from tests.bench.drain import fixed, shapes, volume
-from tests.bench.files import files
-from tests.bench.further import also
+from tests.bench.drains import also, batches, files, fixed, postgres, queue, shapes, split, volume
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
 from tests.bench.intervals import intervals
 from tests.bench.judging import judging
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
-from tests.bench.postgres import postgres
-from tests.bench.queued import queue
 from tests.bench.recovery import hot, killed, redrive, wal
-from tests.bench.split import split
 from tests.bench.wide import wide
 from tests.bench.windowed import panes, windows
 
 from sluice.cli.output import print_json
 
 COMPARISONS = {
-    "volume": volume,
-    "shapes": shapes,
-    "batches": batches,
-    "fixed": fixed,
-    "files": files,
-    "queue": queue,
-    "postgres": postgres,
-    "also": also,
-    "wal": wal,
-    "hot": hot,
-    "killed": killed,
-    "redrive": redrive,
-    "ledger": ledger,
-    "lag": lag,
-    "history": history,
-    "intervals": intervals,
-    "wide": wide,
-    "split": split,
-    "judging": judging,
-    "panes": panes,
-    "windows": windows,
-}
+    comparison.__name__: comparison
+    for comparison in (
+        volume, shapes, batches, fixed, files, queue, postgres, also, wal, hot, killed, redrive, ledger, lag, history,
+        intervals, wide, split, judging, panes, windows,
+    )
+}  # fmt: skip
 
 
 def main() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -22,33 +23,25 @@ from sluice.cli.output import err, print_table
 from sluice.connections import Connection, variable_of
 from sluice.home import Home
 from sluice.launch import jars
-from sluice.launch.submit import SparkSubmit, archive_file, bounded_run
+from sluice.launch.submit import archive_file, bounded_run
 from sluice.local import archive
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import load
 from sluice.run.request import RunRequest
 
-__all__ = ["HERE", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "median", "python_path"]
+__all__ = [
+    "COUNTRIES", "HERE", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "measure", "median", "python_path",
+]  # fmt: skip
 
 HERE = Path(__file__).parent
-SUITE = {
-    "name": "bench",
-    "expectations": [
-        {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}},
-        {
-            "type": "expect_column_values_to_be_between",
-            "kwargs": {"column": "amount", "min_value": 0, "max_value": 1000},
-        },
-        {
-            "type": "expect_column_values_to_be_in_set",
-            "kwargs": {"column": "country", "value_set": ["DE", "FR", "IT", "ES", "PL"]},
-        },
-        {
-            "type": "expect_compound_columns_to_be_unique",
-            "kwargs": {"column_list": ["_topic", "_partition", "_offset"]},
-        },
-    ],
+COUNTRIES = ("DE", "FR", "IT", "ES", "PL")
+_EXPECTATIONS: dict[str, dict[str, Any]] = {
+    "column_values_to_not_be_null": {"column": "id"},
+    "column_values_to_be_between": {"column": "amount", "min_value": 0, "max_value": 1000},
+    "column_values_to_be_in_set": {"column": "country", "value_set": COUNTRIES},
+    "compound_columns_to_be_unique": {"column_list": ["_topic", "_partition", "_offset"]},
 }
+SUITE = {"name": "bench", "expectations": [{"type": f"expect_{k}", "kwargs": v} for k, v in _EXPECTATIONS.items()]}
 
 _PHASE = re.compile(r"([a-z]+) (\d+\.\d\d)")
 _BATCH = re.compile(r"sluice: batch (\d+): ([\d,]+) offsets in")
@@ -74,6 +67,11 @@ class Goal:
         """Return the goal in words, and whether it is met."""
         return f"goal {self.what} ≤ {self.limit:g}: {'met' if value <= self.limit else 'MISSED'}"
 
+    def judge(self, value: float, what: str = "") -> dict[str, Any]:
+        """Print whether a figure meets it, and return that."""
+        err.print("; ".join(filter(None, [what, self.verdict(value)])))
+        return {"goal": self.limit, "met": value <= self.limit}
+
 
 @dataclass(frozen=True)
 class Figure:
@@ -89,6 +87,10 @@ class Figure:
     cpu: float
     peak_mb: float
 
+    def __add__(self, other: Figure) -> Figure:
+        """Return the cost of both, one after the other."""
+        return Figure(self.wall + other.wall, self.cpu + other.cpu, max(self.peak_mb, other.peak_mb))
+
 
 @dataclass(frozen=True)
 class Ran:
@@ -100,9 +102,15 @@ class Ran:
     log: str
 
     @property
-    def account(self) -> dict[str, Any]:
-        """The account that ``--json`` prints."""
-        return dict(json.loads(self.out.splitlines()[-1]))
+    def account(self) -> Any:
+        """The JSON on its last line: the account that ``--json`` prints, or the figures of a loop in one session."""
+        return json.loads(self.out.splitlines()[-1])
+
+    def check(self, **expected: Any) -> Ran:
+        """Return itself, if its account has these values."""
+        if any(self.account[name] != value for name, value in expected.items()):
+            raise SystemExit(f"not what was to be measured: {self.account}")
+        return self
 
     @property
     def phases(self) -> dict[str, float]:
@@ -213,34 +221,38 @@ class Bench:
         """Run a pipeline."""
         return self.sluice("run", str(file), "--json", *options, expect=expect, env=env)
 
+    def drain(self, topic: str, *, judge: bool = False, written: int | None = None, **keys: Any) -> Ran:
+        """Drain a topic by a new pipeline with these keys, and remove what it left; fail if it wrote another number."""
+        name = self.fresh("ours")
+        ran = self.run(self.pipeline(topic, name, **keys), "--validate" if judge else "--no-validate")
+        self.remove(name)
+        return ran if written is None else ran.check(written=written)
+
+    def loop(self, script: str, file: Path, *, env: Mapping[str, str] | None = None, **asked: Any) -> Ran:
+        """Run a Spark main of this folder, which repeats in one session what ``bounded_run.py`` does once."""
+        begun = bounded_run(load(file), RunRequest("bench"), spark=self.spark, kafka=self.kafka)
+        arguments = [json.dumps({"pipeline": str(file), **asked})]
+        loop = dataclasses.replace(begun, application=HERE / script, arguments=arguments)
+        env = {**loop.env, "PYTHONPATH": python_path(HERE.parents[1]), **(env or {})}
+        return measure(loop.argv(), env, self._log(script))
+
     def remove(self, name: str) -> None:
         """Remove what a pipeline left in the home."""
         for part in (name, f"{name}_quarantine", f"checkpoints/{name}", f"logs/{name}"):
             shutil.rmtree(self.home / part, ignore_errors=True)
 
-    def submit(self, name: str, topic: str) -> SparkSubmit:
-        """Return the spark-submit of a run."""
-        return bounded_run(
-            load(self.pipeline(topic, name)), RunRequest("bench", validate=False), spark=self.spark, kafka=self.kafka
-        )
-
     def bare(self, script: str, *arguments: str, jars: Sequence[Path | None] = (), conf: Sequence[str] = ()) -> Figure:
         """Run a bare script under plain spark-submit, with more jars and settings."""
-        probe = self.submit("probe", "none")
-        conf = [
+        request = RunRequest("bench", validate=False)
+        probe = bounded_run(load(self.pipeline("none", "probe")), request, spark=self.spark, kafka=self.kafka)
+        paths = ",".join([self.jars, *(str(jar) for jar in jars if jar)])
+        argv = [probe.argv()[0], "--master", "local[2]", "--jars", paths]
+        for item in (
             *conf,
             "spark.sql.extensions=io.delta.sql.DeltaSparkSessionExtension",
             "spark.sql.catalog.spark_catalog=org.apache.spark.sql.delta.catalog.DeltaCatalog",
             "spark.ui.enabled=false",
-        ]
-        argv = [
-            probe.argv()[0],
-            "--master",
-            "local[2]",
-            "--jars",
-            ",".join([self.jars, *(str(jar) for jar in jars if jar)]),
-        ]
-        for item in conf:
+        ):
             argv += ["--conf", item]
         env = {k: v for k, v in probe.env.items() if k in ("SPARK_HOME", "PYSPARK_PYTHON", "SPARK_LOCAL_IP")}
         return measure([*argv, str(HERE / script), *arguments], env, self._log(script)).figure
@@ -285,8 +297,8 @@ def compare(
         first = number % len(names)
         found = {name: sides[name]() for name in (*names[first:], *names[:first])}
         rounds.append(found)
-        told = "; ".join(f"{n} {found[n].wall:.1f} s, {found[n].cpu:.1f} CPU s" for n in sides)
-        err.print(f"{title}, round {number + 1}: {told}; wall {found[two].wall / found[one].wall:.2f}")
+        each = "; ".join(f"{n} {found[n].wall:.1f} s, {found[n].cpu:.1f} CPU s" for n in sides)
+        err.print(f"{title}, round {number + 1}: {each}; wall {found[two].wall / found[one].wall:.2f}")
     medians = {n: {f: median([getattr(p[n], f) for p in rounds]) for f in fields} for n in sides}
     by_round = {
         n: {f: [round(getattr(p[n], f) / getattr(p[one], f), 3) for p in rounds] for f in fields} for n in names[1:]
@@ -299,8 +311,7 @@ def compare(
     ]
     rows += [{"what": f"ratio {n}/{one}", **{k: f"{v:.2f}" for k, v in ratio.items()}} for n, ratio in ratios.items()]
     print_table(rows, ["what", *fields, "records/s"])
-    if goal:
-        err.print(f"{two}/{one} {ratios[two]['wall']:.2f}; {goal.verdict(ratios[two]['wall'])}")
+    judged = goal.judge(ratios[two]["wall"], f"{two}/{one} {ratios[two]['wall']:.2f}") if goal else {}
     return {
         "title": title,
         "records": records,
@@ -308,5 +319,5 @@ def compare(
         **medians,
         "ratio": ratios,
         "ratio_by_round": by_round,
-        **({"goal": goal.limit, "met": ratios[two]["wall"] <= goal.limit} if goal else {}),
+        **judged,
     }

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
-from tests.bench.harness import HERE, Bench, Goal, Options, Ran, measure, median, python_path
+from tests.bench.harness import Bench, Goal, Options, Ran, median
 from tests.bench.many_runs import RECORDS, broken, feed
 
 from sluice.cli.output import err, print_table
-from sluice.launch.submit import bounded_run
-from sluice.pipeline import load
-from sluice.run.request import RunRequest
 
 __all__ = ["history"]
 
@@ -51,28 +46,21 @@ def _compare(bench: Bench, strategy: str, age: int) -> dict[str, Any]:
         order = lives if number % 2 == 0 else lives[::-1]
         ran = {life.name: life.run() for life in order}
         pairs.append((ran[young.name], ran[old.name]))
-        told = "; ".join(f"{life.name} {ran[life.name].figure.wall:.2f} s" for life in lives)
-        err.print(f"history, {strategy}, pair {number + 1}: {told}")
+        each = "; ".join(f"{life.name} {ran[life.name].figure.wall:.2f} s" for life in lives)
+        err.print(f"history, {strategy}, pair {number + 1}: {each}")
     rows = [{"of": life.name, "run": life.number, **s} for life, s in zip(lives, sizes, strict=True)]
     print_table(rows, list(rows[0]))
     phases = []
     for side, life in enumerate(lives):
-        names = pairs[0][side].phases
-        phases.append(
-            {
-                "of": life.name,
-                "wall": round(median([p[side].figure.wall for p in pairs]), 2),
-                "cpu": round(median([p[side].figure.cpu for p in pairs]), 2),
-                **{n: round(median([p[side].phases.get(n, 0.0) for p in pairs]), 2) for n in names},
-            }
-        )
+        spent = [{"wall": p[side].figure.wall, "cpu": p[side].figure.cpu, **p[side].phases} for p in pairs]
+        phases.append({"of": life.name, **{n: round(median([s.get(n, 0.0) for s in spent]), 2) for n in spent[0]}})
     print_table(phases, list(phases[0]))
     by_pair = {
         f: [round(getattr(b.figure, f) / getattr(a.figure, f), 3) for a, b in pairs] for f in ("wall", "cpu", "peak_mb")
     }
     ratios = {f: round(median(values), 3) for f, values in by_pair.items()}
     goal = Goal(f"run {old.number} / run {young.number} wall", 1.1)
-    err.print(f"history, {strategy}: {ratios['wall']:.3f}; {goal.verdict(ratios['wall'])}")
+    goal.judge(ratios["wall"], f"history, {strategy}: {ratios['wall']:.3f}")
     return {"ratio": ratios, "ratio_by_pair": by_pair, "medians": phases, "sizes": rows}
 
 
@@ -88,17 +76,11 @@ class _Life:
 
     def live_through(self, runs: int, *, judged: int) -> None:
         """Make runs up to this number, in one session; only the last ``judged`` of them are judged."""
-        begun = bounded_run(load(self.file), RunRequest("r"), spark=self.bench.spark, kafka=self.bench.kafka)
-        arguments = {
-            "pipeline": self.file, "recovery": self.strategy, "bootstrap": self.bench.broker.bootstrap,
-            "topic": self.name, "first": self.number + 1, "last": runs, "judged-from": runs - judged + 1,
-        }  # fmt: skip
-        argv = [str(part) for key, value in arguments.items() for part in (f"--{key}", value)]
-        loop = dataclasses.replace(begun, application=HERE / "many_runs.py", arguments=argv)
         err.print(f"{self.name}: runs {self.number + 1} to {runs} in one session")
-        env = {**loop.env, "SLUICE_HOME": str(self.home), "PYTHONPATH": python_path(HERE.parents[1])}
-        log = self.bench.scratch / f"{self.bench.fresh('many')}.log"
-        figure = measure(loop.argv(), env, log).figure
+        asked = {"recovery": self.strategy, "bootstrap": self.bench.broker.bootstrap, "topic": self.name}
+        numbers = {"first": self.number + 1, "last": runs, "judged_from": runs - judged + 1}
+        env = {"SLUICE_HOME": str(self.home)}
+        figure = self.bench.loop("many_runs.py", self.file, env=env, **asked, **numbers).figure
         err.print(f"{self.name}: {figure.wall:.0f} s")
         self.number = runs
 
@@ -108,10 +90,8 @@ class _Life:
         with self.bench.topics.producer() as producer:
             feed(producer, self.name, self.number)
         ran = self.bench.run(self.file, "--run", f"run-{self.number:04d}", env={"SLUICE_HOME": str(self.home)})
-        account, bad = ran.account, broken(self.number)
-        if (account["written"], account["quarantined"], account["verdict"]) != (RECORDS - bad, bad, "passed"):
-            raise SystemExit(f"not what was to be measured: {account}")
-        return ran
+        bad = broken(self.number)
+        return ran.check(written=RECORDS - bad, quarantined=bad, verdict="passed")
 
     def sizes(self) -> dict[str, str]:
         """Return files and bytes of everything that a pipeline keeps."""
@@ -135,9 +115,5 @@ class _Life:
 
 
 def _size(folder: Path) -> str:
-    files = list(_files(folder))
-    return f"{len(files):,} files, {sum(f.stat().st_size for f in files) / 1000:,.0f} kB" if files else "–"
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    return (f for f in folder.rglob("*") if f.is_file())
+    sizes = [f.stat().st_size for f in folder.rglob("*") if f.is_file()]
+    return f"{len(sizes):,} files, {sum(sizes) / 1000:,.0f} kB" if sizes else "–"

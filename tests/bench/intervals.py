@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-import json
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from tests.bench.harness import HERE, Bench, Goal, Options, measure, median, python_path
+from tests.bench.harness import Bench, Goal, Options, median
 
-from sluice.cli.output import err, print_table
-from sluice.launch.submit import bounded_run
-from sluice.pipeline import load
-from sluice.run.request import RunRequest
+from sluice.cli.output import print_table
 
 __all__ = ["intervals"]
 
@@ -34,17 +28,18 @@ def intervals(bench: Bench, options: Options) -> dict[str, Any]:
     order = ["parts", *(side for n in range(options.runs) for side in (sides if n % 2 == 0 else reversed(sides)))]
     size = {"kafka": {"topics": [topic], "max_records_per_batch": options.records // _BATCHES}}
     files = [bench.pipeline(topic, bench.fresh("intervals"), source=size) for _ in order]
-    _, *found = _replaced(bench, [(file, sides[side]) for file, side in zip(files, order, strict=True)])
+    tables = [{"pipeline": str(file), "intervals": sides[side]} for file, side in zip(files, order, strict=True)]
+    _, *found = bench.loop("many_intervals.py", files[0], tables=tables).account
     pairs = [dict(zip(order[n : n + 2], found[n - 1 : n + 1], strict=True)) for n in range(1, len(order), 2)]
     for file in files:
         bench.remove(file.stem)
     print_table([{"of": side, **pair[side]} for pair in pairs for side in sides], ["of", *found[0]])
     ratio = median([p["parts"]["seconds"] / p["whole"]["seconds"] for p in pairs])
     cost = Goal("twelve parts / whole, seconds without the session's start", 1.3)
-    err.print(f"parts/whole {ratio:.2f}; {cost.verdict(ratio)}")
+    met = cost.judge(ratio, f"parts/whole {ratio:.2f}")["met"]
     share = max(p["parts"]["read"] / p["parts"]["inside"] for p in pairs)
     reading = Goal("records read / records of the interval", 1.05)
-    err.print(f"read/inside {share:.3f}; {reading.verdict(share)}")
+    met &= reading.judge(share, f"read/inside {share:.3f}")["met"]
     return {
         "title": f"intervals: {_PARTS} parts against the whole",
         "records": options.records,
@@ -52,7 +47,7 @@ def intervals(bench: Bench, options: Options) -> dict[str, Any]:
         "ratio": round(ratio, 3),
         "read": round(share, 4),
         "goal": [cost.limit, reading.limit],
-        "met": ratio <= cost.limit and share <= reading.limit,
+        "met": met,
     }
 
 
@@ -80,14 +75,3 @@ def _edges(bench: Bench, topic: str) -> list[str]:
     moments = [first - 1, *inner, last + 60_000]
     now = int(datetime.now(UTC).timestamp() * 1000)
     return [datetime.fromtimestamp(min(ms, now) / 1000, UTC).isoformat(timespec="milliseconds") for ms in moments]
-
-
-def _replaced(bench: Bench, asked: list[tuple[Path, list[tuple[str, str]]]]) -> list[dict[str, float]]:
-    """Fill the table of each pipeline and replace its intervals, in one process; return what each cost and read."""
-    said, answer = bench.scratch / "intervals.json", bench.scratch / "intervals-found.json"
-    said.write_text(json.dumps([{"pipeline": str(file), "intervals": wanted} for file, wanted in asked]))
-    begun = bounded_run(load(asked[0][0]), RunRequest("bench", validate=False), spark=bench.spark, kafka=bench.kafka)
-    arguments = ["--asked", str(said), "--found", str(answer)]
-    loop = dataclasses.replace(begun, application=HERE / "many_intervals.py", arguments=arguments)
-    measure(loop.argv(), {**loop.env, "PYTHONPATH": python_path(HERE.parents[1])}, bench.scratch / "intervals.log")
-    return list(json.loads(answer.read_text()))

@@ -8,7 +8,7 @@ from typing import Any
 
 from tests.bench.harness import Bench, Goal, Options, median
 
-from sluice.cli.output import err, print_table
+from sluice.cli.output import print_table
 from sluice.home import Home
 from sluice.lag.current import backlog
 from sluice.ledger import Ledger
@@ -63,13 +63,9 @@ def lag(bench: Bench, options: Options) -> dict[str, Any]:
                 assert whole.age is not None
     rows = [{"what": what, "seconds": round(median(v), 3), "worst": round(max(v), 3)} for what, v in found.items()]
     print_table(rows, ["what", "seconds", "worst"])
-    goal = Goal("seconds for a look at 1,000 partitions", 1)
-    worst = max(found["look"])
-    err.print(goal.verdict(worst))
     return {
         "title": f"lag: {_TOPICS} topics of {_PARTITIONS} partitions",
         "seconds": {what: [round(v, 4) for v in values] for what, values in found.items()},
         "medians": rows,
-        "goal": goal.limit,
-        "met": worst <= goal.limit,
+        **Goal("seconds for a look at 1,000 partitions", 1).judge(max(found["look"])),
     }

@@ -39,13 +39,9 @@ def ledger(bench: Bench, options: Options) -> dict[str, Any]:
                 bench.remove(name)
     rows = [{"ledger": kind, "ms a batch": round(median(values), 1)} for kind, values in found.items()]
     print_table(rows, ["ledger", "ms a batch"])
-    goal = Goal("ms a batch", 50)
-    worst = max(row["ms a batch"] for row in rows)
-    err.print(goal.verdict(worst))
     return {
         "title": f"ledger: {_BATCHES} small batches",
         "ms_a_batch": {kind: [round(v, 1) for v in values] for kind, values in found.items()},
         "medians": rows,
-        "goal": goal.limit,
-        "met": worst <= goal.limit,
+        **Goal("ms a batch", 50).judge(max(row["ms a batch"] for row in rows)),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
-from pathlib import Path
 from typing import Any
 
+from sluice.cli.output import print_json
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
@@ -22,13 +22,9 @@ from sluice_spark.runs.live import LiveRun
 
 def main() -> None:
     set_up()
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--asked", required=True, help="file with a list of {pipeline, intervals: [[start, end], ...]}")
-    parser.add_argument("--found", required=True, help="file for the figures of each of them")
-    args = parser.parse_args()
     home, ledger, spark = Home.from_env(), Ledger.open(), session()
     found: list[dict[str, Any]] = []
-    for asked in json.loads(Path(args.asked).read_text(encoding="utf-8")):
+    for asked in json.loads(sys.argv[1])["tables"]:
         pipeline = load(asked["pipeline"])
         common = (ledger, home, lambda: spark, Recovery.REPLAY, None)
         LiveRun(RunContext(pipeline, "live", *common), pipeline.source.config.max_records_per_batch).execute()
@@ -44,7 +40,7 @@ def main() -> None:
                 "inside": sum(a["written"] + a["quarantined"] for a in accounts),
             }
         )
-        Path(args.found).write_text(json.dumps(found), encoding="utf-8")
+    print_json(found)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import shutil
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,6 +13,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
+from sluice.cli.output import print_json
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
@@ -25,22 +26,11 @@ from sluice_spark.runs.tables import Tables
 
 
 def plain(rows: DataFrame, expectations: list[dict[str, Any]]) -> bool:
-    """Validate rows as the tutorial of Great Expectations does, Data Docs included."""
-    import great_expectations as gx
-    from great_expectations import Checkpoint, ExpectationSuite, ValidationDefinition
-    from great_expectations.checkpoint import UpdateDataDocsAction
+    """Validate rows by plain Great Expectations."""
+    from tests.bench.bare_gx import validate
 
     with tempfile.TemporaryDirectory() as folder:
-        context = gx.get_context(mode="file", project_root_dir=folder)
-        asset = context.data_sources.add_spark("bench").add_dataframe_asset("rows")
-        batch = asset.add_batch_definition_whole_dataframe("all")
-        suite = context.suites.add(ExpectationSuite(name="bench", expectations=expectations))
-        definition = context.validation_definitions.add(ValidationDefinition(name="bench", data=batch, suite=suite))
-        actions = [UpdateDataDocsAction(name="docs")]
-        checkpoint = context.checkpoints.add(
-            Checkpoint(name="bench", validation_definitions=[definition], actions=actions)
-        )
-        return bool(checkpoint.run(batch_parameters={"dataframe": rows}).success)
+        return validate(rows, expectations, folder)
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -62,13 +52,8 @@ def store(folder: Path, runs: int) -> None:
 
 def main() -> None:
     set_up()
-    parser = argparse.ArgumentParser()
-    for name in ("--pipeline", "--run", "--found"):
-        parser.add_argument(name, required=True)
-    for name in ("--rounds", "--stored"):
-        parser.add_argument(name, required=True, type=int)
-    args = parser.parse_args()
-    pipeline, home, ledger, spark = load(args.pipeline), Home.from_env(), Ledger.open(), session()
+    asked = json.loads(sys.argv[1])
+    pipeline, home, ledger, spark = load(asked["pipeline"]), Home.from_env(), Ledger.open(), session()
     import_gx()
     sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
     suite = Suite.of(pipeline)
@@ -76,11 +61,11 @@ def main() -> None:
     expectations = list(suite.expectations)
 
     def ours() -> bool:
-        return judging.Judge(pipeline, home, args.run).judge(spark, sink, [args.run]).verdict == "passed"
+        return judging.Judge(pipeline, home, asked["run"]).judge(spark, sink, [asked["run"]]).verdict == "passed"
 
-    sides = {"plain": lambda: plain(sink.rows_of(spark, [args.run])[0], expectations), "ours": ours}
+    sides = {"plain": lambda: plain(sink.rows_of(spark, [asked["run"]])[0], expectations), "ours": ours}
     rounds = []
-    for number in range(args.rounds + 1):
+    for number in range(asked["rounds"] + 1):
         order = list(sides) if number % 2 else list(sides)[::-1]
         found = {name: timed(sides[name]) for name in order}
         if not all(passed for _, passed in found.values()):
@@ -99,14 +84,14 @@ def main() -> None:
         of_cpu.append(time.process_time() - before)
         return str(index)
 
-    store(Path(home.data_docs) / pipeline.name, args.stored)
+    store(Path(home.data_docs) / pipeline.name, asked["stored"])
     judging.build = watched
     whole = [timed(ours)[0] for _ in range(3)]
     answer["data_docs"] = {
-        "stored": args.stored,
+        "stored": asked["stored"],
         **{k: [round(s, 3) for s in v] for k, v in {"seconds": spent, "cpu": of_cpu, "judging": whole}.items()},
     }
-    Path(args.found).write_text(json.dumps(answer), encoding="utf-8")
+    print_json(answer)
 
 
 if __name__ == "__main__":

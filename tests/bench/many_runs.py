@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
 from typing import Any
 
@@ -44,13 +44,8 @@ def feed(producer: Any, topic: str, number: int) -> None:
 
 def main() -> None:
     set_up()
-    parser = argparse.ArgumentParser()
-    for name in ("--pipeline", "--recovery", "--bootstrap", "--topic"):
-        parser.add_argument(name, required=True)
-    for name in ("--first", "--last", "--judged-from"):
-        parser.add_argument(name, required=True, type=int)
-    args = parser.parse_args()
-    pipeline, home = load(args.pipeline), Home.from_env()
+    asked = json.loads(sys.argv[1])
+    pipeline, home = load(asked["pipeline"]), Home.from_env()
     kept: list[SparkSession] = []
 
     def open_session() -> SparkSession:
@@ -58,14 +53,14 @@ def main() -> None:
             kept.append(session())
         return kept[0]
 
-    with Topics(args.bootstrap).producer() as producer:
-        for number in range(args.first, args.last + 1):
+    with Topics(asked["bootstrap"]).producer() as producer:
+        for number in range(asked["first"], asked["last"] + 1):
             began = time.monotonic()
-            feed(producer, args.topic, number)
+            feed(producer, asked["topic"], number)
             run = f"run-{number:04d}"
-            judge = Judge(pipeline, home, run) if number >= args.judged_from else None
+            judge = Judge(pipeline, home, run) if number >= asked["judged_from"] else None
             batch = pipeline.source.config.max_records_per_batch
-            recovery = Recovery(args.recovery)
+            recovery = Recovery(asked["recovery"])
             context = RunContext(pipeline, run, Ledger.open(), home, open_session, recovery, judge)
             LiveRun(context, batch).execute()
             logger.info("%s took %.2f s", run, time.monotonic() - began)

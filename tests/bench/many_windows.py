@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import json
+import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import psutil
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sluice.cli.output import print_json
 from sluice.pipeline import load
 from sluice.pipeline.window import Window
 from sluice_spark.engine.cores import cores
@@ -100,23 +100,18 @@ def measured(spark: SparkSession, rows: DataFrame, window: Window, rounds: int) 
 
 def main() -> None:
     set_up()
-    parser = argparse.ArgumentParser()
-    for name in ("--pipeline", "--found", "--bootstrap", "--topic", "--schema"):
-        parser.add_argument(name, required=True)
-    parser.add_argument("--rounds", required=True, type=int)
-    args = parser.parse_args()
-    spark, window = session(), load(args.pipeline).window
+    asked = json.loads(sys.argv[1])
+    spark, window = session(), load(asked["pipeline"]).window
     assert window is not None
     # as in the batches of a stream
     spark.conf.set("spark.sql.shuffle.partitions", cores(spark))
     spark.conf.set("spark.sql.adaptive.enabled", "false")
     minute = timedelta(minutes=1)
     minutes = window.model_copy(update={"time": "at", "size": 60 * minute, "slide": minute, "by": ("key",)})
-    shapes = {"flights": (flights(spark, args.bootstrap, args.topic, args.schema), window)}
+    shapes = {"flights": (flights(spark, asked["bootstrap"], asked["topic"], asked["schema"]), window)}
     for keys in (1000, 48):
         shapes[f"{keys} keys"] = (made_up(spark, keys), minutes)
-    answer = {name: measured(spark, rows, asked, args.rounds) for name, (rows, asked) in shapes.items()}
-    Path(args.found).write_text(json.dumps(answer), encoding="utf-8")
+    print_json({name: measured(spark, *shape, asked["rounds"]) for name, shape in shapes.items()})
 
 
 if __name__ == "__main__":

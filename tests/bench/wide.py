@@ -41,10 +41,7 @@ def wide(bench: Bench, options: Options) -> dict[str, Any]:
         number = len(runs[name])
         _feed(bench, name, number, fillers)
         ran = bench.run(files[name], "--run", f"run-{number:06d}")
-        account = ran.account
-        if (account["written"], account["verdict"]) != (_RECORDS, "passed"):
-            raise SystemExit(f"not what was to be measured: {account}")
-        runs[name].append(ran)
+        runs[name].append(ran.check(written=_RECORDS, verdict="passed"))
         return ran.figure
 
     for name in files:
@@ -88,16 +85,10 @@ def _fill(path: Path, count: int) -> None:
     shown = {name: n for n, name in enumerate(names[:_SHOWN]) if name.startswith("c") and name != "country"}
 
     def entry(n: int) -> AddAction:
-        low: dict[str, Any] = {
-            "id": n,
-            "ts": "2025-01-01T00:00:00.000Z",
-            "amount": 1.5,
-            "country": "DE",
-            "payload": "a",
-        }
+        moment = "2025-01-01T00:00:00.000Z"
+        low: dict[str, Any] = {"id": n, "ts": moment, "amount": 1.5, "country": "DE", "payload": "a"}
         low |= {"_topic": "old", "_partition": n % 4, "_offset": n * 10 + (1 << 40), "_run": f"earlier-{n // 8:06d}"}
-        low |= {name: n + k for name, k in shown.items()}
-        low["_timestamp"] = "2025-01-01T00:00:00.000Z"
+        low |= {**{name: n + k for name, k in shown.items()}, "_timestamp": moment}
         high = {**low, "_offset": low["_offset"] + 9, "country": "PL", "amount": 999.5}
         stats = {"numRecords": 10, "minValues": low, "maxValues": high, "nullCount": dict.fromkeys(low, 0)}
         folder = f"batches/old-e0-{n // 8:06d}-0a1b2c3d"
@@ -105,10 +96,9 @@ def _fill(path: Path, count: int) -> None:
 
     err.print(f"entering {count:,} files")
     last = count - 8 * _TAIL
-    for first in range(0, last, _AT_ONCE):
-        actions = [entry(n) for n in range(first, min(first + _AT_ONCE, last))]
-        DeltaTable(str(path)).create_write_transaction(actions, "append", kind, [])
-    DeltaTable(str(path)).create_checkpoint()
-    for first in range(last, count, 8):
-        actions = [entry(n) for n in range(first, first + 8)]
-        DeltaTable(str(path)).create_write_transaction(actions, "append", kind, [])
+    for begin, end, size in ((0, last, _AT_ONCE), (last, count, 8)):
+        for first in range(begin, end, size):
+            actions = [entry(n) for n in range(first, min(first + size, end))]
+            DeltaTable(str(path)).create_write_transaction(actions, "append", kind, [])
+        if end == last:
+            DeltaTable(str(path)).create_checkpoint()

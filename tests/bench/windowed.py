@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import sys
 from functools import partial
 from typing import Any
 
 from deltalake import DeltaTable
-from tests.bench.harness import HERE, Bench, Figure, Goal, Options, Ran, compare, measure, median, python_path
+from tests.bench.harness import HERE, Bench, Figure, Goal, Options, Ran, compare, measure, median
 
 from sluice.cli.output import err, print_table
-from sluice.launch.submit import bounded_run
-from sluice.pipeline import load
-from sluice.run.request import RunRequest
 
 __all__ = ["panes", "windows"]
 
@@ -51,9 +46,9 @@ class _Flights:
         bench, name = self.bench, self.bench.fresh("windowed")
         file = bench.pipeline(self.topic, name, decode={"json": {"schema": _SCHEMA}}, quality={}, **keys)
         ran = bench.run(file, "--no-validate")
-        told = ran.account
-        if told["written"] + told["filtered"] != self.records or told["filtered"] > self.records / 100:
-            raise SystemExit(f"not what was to be measured: {told}")
+        account = ran.account
+        if account["written"] + account["filtered"] != self.records or account["filtered"] > self.records / 100:
+            raise SystemExit(f"not what was to be measured: {account}")
         rows = DeltaTable(str(bench.home / name)).to_pyarrow_dataset().count_rows()
         bench.remove(name)
         return ran, rows
@@ -87,25 +82,17 @@ def _operators(flights: _Flights, options: Options) -> dict[str, Any]:
     """Make windows of rows that are cached, in one session: neither source, sink nor state; the CPU is compared."""
     bench, name = flights.bench, flights.bench.fresh("operators")
     file = bench.pipeline(flights.topic, name, decode={"json": {"schema": _SCHEMA}}, quality={}, window=_SLIDING)
-    found = bench.scratch / f"{name}.json"
-    begun = bounded_run(load(file), RunRequest("bench"), spark=bench.spark, kafka=bench.kafka)
-    asked = {
-        "pipeline": file, "found": found, "bootstrap": bench.broker.bootstrap, "topic": flights.topic,
-        "schema": _SCHEMA, "rounds": 1 if options.quick else max(3, options.runs),
-    }  # fmt: skip
-    argv = [str(part) for key, value in asked.items() for part in (f"--{key}", value)]
-    loop = dataclasses.replace(begun, application=HERE / "many_windows.py", arguments=argv)
-    measure(loop.argv(), {**loop.env, "PYTHONPATH": python_path(HERE.parents[1])}, bench.scratch / f"{name}.log")
-    answer: dict[str, Any] = json.loads(found.read_text())
+    answer: dict[str, Any] = bench.loop(
+        "many_windows.py", file, bootstrap=bench.broker.bootstrap, topic=flights.topic, schema=_SCHEMA,
+        rounds=1 if options.quick else max(3, options.runs),
+    ).account  # fmt: skip
     goal = Goal("CPU of panes / Spark's own windows, operator alone", 0.1)
     for name, shape in answer.items():
         print_table(shape["rounds"], list(shape["rounds"][0]))
         ratio = median([taken["cpu ratio"] for taken in shape["rounds"]])
-        shape |= {"ratio": round(ratio, 3), "goal": goal.limit, "met": ratio <= goal.limit}
-        err.print(
-            f"{name}: {shape['records']:,} cached rows, {shape['records'] / shape['panes']:.1f} a pane, "
-            f"{shape['windows']:,} windows: {ratio:.3f}; {goal.verdict(ratio)}"
-        )
+        each = f"{shape['records']:,} cached rows, {shape['records'] / shape['panes']:.1f} a pane"
+        judged = goal.judge(ratio, f"{name}: {each}, {shape['windows']:,} windows: {ratio:.3f}")
+        shape |= {"ratio": round(ratio, 3), **judged}
     return answer
 
 

@@ -1,17 +1,18 @@
-"""What spans all chaos tests: which points were killed at, and what random kills and recorded states came to."""
+"""What spans all chaos tests: which of them run, what is on record of them, and lines for the end of the report."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
-from tests.chaos.passed import Passed
+from tests.chaos import results
+from tests.chaos.passed import Passed, Shard, code
 
 EVERY_POINT = "test_every_point_is_killed_at"
 SUMMARY = "summary"
 """The property of a test's report under which it says lines for the end."""
-PASSED = pytest.StashKey[Passed]()
 ALL_OF_IT = pytest.StashKey[set[str]]()
 
 
@@ -23,30 +24,73 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     collected = {item.nodeid for item in items if item.path.parent == here}
     files = {item.path for item in items}
     config.stash[ALL_OF_IT] = collected if files >= set(here.glob("test_*.py")) else set()
-    before = config.stash[PASSED].names()
-    done = [item for item in items if item.nodeid in before]
-    if done:
-        items[:] = [item for item in items if item.nodeid not in before]
-        config.hook.pytest_deselected(items=done)
+
+
+class Choice:
+    """Leaves out what passed before and what is in other shards; puts on record what was run.
+
+    A plugin of its own: hooks of a ``conftest.py`` see no tests of other folders, whose long ones are run, too.
+    """
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config, self._passed, self._shard = config, Passed.from_env(), Shard.from_env()
+        self._tests: Counter[str] = Counter()
+        self._failed: set[str] = set()
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Deselect, after ``-m`` and ``-k`` did."""
+        self._tests.update(file_of(item.nodeid) for item in items)
+        before = self._passed.names()
+        left = [i for i in items if i.nodeid not in before and (self._shard is None or i.nodeid in self._shard)]
+        self._config.hook.pytest_deselected(items=list(set(items) - set(left)))
+        items[:] = left
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+        """Remember what passed: where ``make chaos`` is stopped it goes on behind that."""
+        report = yield
+        if report.when == "call" and report.passed:
+            self._passed.add(report.nodeid)
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Note what failed, in whatever process."""
+        if report.failed:
+            self._failed.add(report.nodeid)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Write the table. Having nothing left to do is no failure."""
+        if self._passed.file is None or hasattr(self._config, "workerinput") or self._config.option.collectonly:
+            return
+        passed = self._passed.names()
+        results.update(files=list(self._records(passed - self._failed)))
+        if session.exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and (passed or self._shard):
+            session.exitstatus = pytest.ExitCode.OK
+
+    def _records(self, passed: set[str]) -> Generator[results.Record, None, None]:
+        same = code("include", "spark_jobs", "plugins", "tests")
+        when, revision = results.now(), results.revision()
+        for file in sorted({*map(file_of, passed | self._failed)}):
+            good, bad = (
+                sorted(n.partition("::")[2] for n in names if file_of(n) == file) for names in (passed, self._failed)
+            )
+            yield {"file": file, "tests": max(self._tests[file], len(good) + len(bad)), "passed": good, "failed": bad,
+                   "date": when, "commit": revision, "code": same}  # fmt: skip
+
+
+def file_of(name: str) -> str:
+    """Return the file of a test's id."""
+    return name.partition("::")[0]
+
+
+def _in(file: str, names: set[str]) -> list[str]:
+    return sorted(name.partition("::")[2] for name in names if file_of(name) == file)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.stash[PASSED] = Passed.from_env()
-
-
-def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """Having nothing left to do is no failure."""
-    if exitstatus == pytest.ExitCode.NO_TESTS_COLLECTED and session.config.stash[PASSED].names():
-        session.exitstatus = pytest.ExitCode.OK
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Remember what passed: where ``make chaos`` is stopped it goes on behind that."""
-    report = yield
-    if report.when == "call" and report.passed:
-        item.config.stash[PASSED].add(item.nodeid)
-    return report
+    config.pluginmanager.register(Choice(config))
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

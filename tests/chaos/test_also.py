@@ -1,430 +1,506 @@
-"""Several sinks of one pipeline: whatever dies, each has each record once, and all end with the same batch."""
+"""Several sinks of one pipeline: each gets each batch once and in order, whatever dies or is changed between runs.
+
+Rows that windows, dedupe and processors give off take the same way: test_operators.py.
+"""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+from deltalake import DeltaTable, write_deltalake
 from kafka.admin import ConfigResource, ConfigResourceType
-from tests.chaos import test_dedupe as dedupe
-from tests.chaos import test_windows as windows
-from tests.chaos.test_interval import at, days, feed_days
 from tests.fixtures.folder import FolderSandbox
+from tests.fixtures.lake import IcebergSandbox
+from tests.fixtures.outward import WriterSandbox
 from tests.fixtures.runs import Offset
 from tests.fixtures.stream import StreamSandbox, origin
 
+from sluice.pipeline import load
 from sluice.run.decision import accept
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
+LONG = pytest.mark.long
 POINTS = ("also-staged", "before-sink-commit", "sink-committed", "quarantine-committed", "also-committed",
           "also-committed:2", "batch-recorded")  # fmt: skip
+FILES: dict[str, Any] = {"files": {"path": "out"}}
+DELTA: dict[str, Any] = {"delta": {"path": "second"}}
+ICEBERG: dict[str, Any] = {"iceberg": {"table": "shop.orders"}}
+WRITER: dict[str, Any] = {"foreach": {"python": "collector:Lines"}}
+OTHER_NAMES = {"sql": "SELECT id, 'other' AS name, _topic, _partition, _offset, _timestamp FROM source"}
+
+
+def by_place(rows: list[dict[str, Any]]) -> Counter[Offset]:
+    """The offsets of rows."""
+    return Counter((row["_topic"], row["_partition"], row["_offset"]) for row in rows)
 
 
 @dataclass
-class AlsoSandbox(StreamSandbox):
-    """A sandbox that writes to a table, and also to a topic and to a folder of files."""
+class Several(StreamSandbox):
+    """A sandbox that writes to a table, and also to a topic and to a folder of files, or to what a test says."""
 
     def configure(self, *, kafka: Mapping[str, Any] | None = None, **keys: Any) -> None:
-        """Write the pipeline file anew."""
-        usual = {"sink": {"delta": {"path": "table"}}, "also": [self.into(), {"files": {"path": "out"}}]}
-        super().configure(kafka=kafka, **{**usual, **keys})
+        usual = {"sink": {"delta": {"path": "table"}}, "also": [self.into(), FILES]}
+        super().configure(kafka=kafka, **{"quality": {"max_quarantined": "100%"}, **usual, **keys})
+
+    def env(self, **extra: str) -> dict[str, str]:
+        lake = json.dumps({"conn_type": "iceberg", "extra": self.properties})
+        return super().env(**({"AIRFLOW_CONN_ICEBERG_DEFAULT": lake, "COLLECTED": str(self.collected)} | extra))
 
     def sink(self) -> Counter[Offset]:
-        """What the table holds."""
         return self.offsets("table")
 
     def quarantine(self) -> Counter[Offset]:
-        """What the quarantine holds."""
         return self.offsets("table_quarantine")
 
-    @property
-    def out(self) -> Path:
-        """The folder of files."""
-        return self.home / "out"
-
     def in_topic(self) -> Counter[Offset]:
-        """What the topic holds."""
         return StreamSandbox.sink(self)
 
     def in_files(self) -> Counter[Offset]:
-        """What the folder holds."""
-        return FolderSandbox.sink(self)  # type: ignore[arg-type]
+        return by_place(self.lines())
+
+    def in_iceberg(self) -> Counter[Offset]:
+        return by_place(self.orders.scan().to_arrow().to_pylist())
+
+    def handed_over(self) -> Counter[Offset]:
+        return by_place(WriterSandbox.lines(self))  # type: ignore[arg-type]
+
+    @property
+    def out(self) -> Path:
+        return self.home / "out"
 
     named, all_rows, lines = FolderSandbox.named, FolderSandbox.all_rows, FolderSandbox.lines
+    properties, catalog, orders = IcebergSandbox.properties, IcebergSandbox.catalog, IcebergSandbox.orders
+    strays, collected = IcebergSandbox.strays, WriterSandbox.collected
 
     def assert_together(self) -> None:
-        """The account is exact, and each sink has the same rows."""
+        """The account is exact, each sink has the same rows, and nothing is left over."""
         self.assert_exact()
         assert self.in_topic() == self.in_files() == self.sink()
         assert self.held_up() == []
+        assert {name for name in self.staged() if "-e1-" not in name} == set()
 
 
 @pytest.fixture
-def into_three(sending: Callable[[type[AlsoSandbox]], AlsoSandbox]) -> AlsoSandbox:
-    """A pipeline into a table, a topic and a folder."""
-    return sending(AlsoSandbox)
+def several(sending: Callable[[type[Several]], Several]) -> Several:
+    """A pipeline into a table, and also into a topic and a folder."""
+    return sending(Several)
 
 
-def _as_text(row: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a window as text: JSON has its times as such."""
-    at = [row[name] if isinstance(row[name], str) else row[name].isoformat() for name in ("window_start", "window_end")]
-    return (*(text[:19] for text in at), *(str(row[name]) for name in ("k", "n", "total")))
-
-
-def reset(sandbox: AlsoSandbox) -> None:
+def reset(sandbox: Several) -> None:
     done = sandbox.cli("reset", str(sandbox.file), "--reason", "it stays without these rows")
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("recovery", "points"),
-    [
-        ("replay", ("also-staged", "also-committed")),
-        pytest.param("replay", POINTS, marks=pytest.mark.long),
-        pytest.param("wal", ("sealed", *POINTS), marks=pytest.mark.long),
-        pytest.param("hot", POINTS, marks=pytest.mark.long),
-        pytest.param("ignore_range", POINTS, marks=pytest.mark.long),
-        pytest.param("ignore_batch", POINTS, marks=pytest.mark.long),
-    ],
-)
-def test_kills_neither_lose_nor_double(into_three: AlsoSandbox, recovery: str, points: tuple[str, ...]) -> None:
-    sandbox = into_three
-    sandbox.configure(recovery=recovery, quality={"max_quarantined": "100%"})
-    for point in points:
-        sandbox.feed(8, bad_every=3)
-        sandbox.run("killed", kill_at=point)
-        every = (sandbox.sink(), sandbox.in_topic(), sandbox.in_files())
-        assert set(sum(every, Counter())) == set(every[0]), "what is anywhere is in the table"
+def refused(sandbox: Several, *arguments: str) -> None:
+    """Check that a command is refused."""
+    done = sandbox.cli(*[str(sandbox.file) if part == "FILE" else part for part in arguments])
+    assert done.returncode == 10, done.stderr
+
+
+# --- killed ----------------------------------------------------------------------------------------------------------
+
+
+def test_also_sink_that_lacks_a_batch_gets_it_before_any_other_as_the_first_sink_has_it(several: Several) -> None:
+    several.feed(5)
+    several.run("died", kill_at="sink-committed")
+    assert several.sink().total() == 5
+    assert not several.in_topic()
+    several.configure(transform=OTHER_NAMES)  # which makes other rows of these records
+    several.run("next")
+    several.assert_together()
+    assert {json.loads(r.value)["name"] for r in several.sent()} == {f"name {n}" for n in range(5)}
+    assert several.account("died")["written"] == 5
+
+
+@LONG
+@pytest.mark.parametrize("recovery", ["replay", "wal", "hot", "ignore_range", "ignore_batch"])
+def test_also_sinks_neither_lose_nor_double_when_drivers_are_killed(several: Several, recovery: str) -> None:
+    several.configure(recovery=recovery)
+    for point in ("sealed", *POINTS) if recovery == "wal" else POINTS:
+        several.feed(8, bad_every=3)
+        several.run("killed", kill_at=point)
+        every = (several.sink(), several.in_topic(), several.in_files())
+        assert set(sum(every, Counter())) == set(every[0]), "a row that is anywhere is in the table"
         assert all(set(held.values()) <= {1} for held in every)
-    sandbox.run("killed")
-    sandbox.assert_together()
-    assert sandbox.staged() <= {name for name in sandbox.staged() if "-e1-" in name}
+    several.run("killed")
+    several.assert_together()
 
 
-def test_a_batch_that_one_sink_lacks_comes_there_first(into_three: AlsoSandbox) -> None:
-    """What the transform makes of its records by now does not matter: they are the rows that the table has."""
-    sandbox = into_three
-    sandbox.feed(5)
-    sandbox.run("died", kill_at="sink-committed")
-    held = sandbox.sink()
-    assert len(held) == 5
-    assert not sandbox.in_topic()
-    sandbox.configure(
-        transform={"sql": "SELECT id, 'other' AS name, _topic, _partition, _offset, _timestamp FROM source"}
-    )
-    sandbox.run("next")
-    sandbox.assert_together()
-    assert {json.loads(r.value)["name"] for r in sandbox.sent()} == {f"name {n}" for n in range(5)}
-    assert sandbox.account("died")["written"] == 5
+@LONG
+@pytest.mark.parametrize("points", [("sink-committed",), ("also-staged", "also-committed")])
+def test_also_iceberg_table_is_created_and_gets_each_batch_once(several: Several, points: tuple[str, ...]) -> None:
+    several.configure(also=[ICEBERG])
+    for point in points:
+        several.feed(5, bad_every=3)
+        several.run("died", kill_at=point)
+    several.feed(3)
+    several.run("next")
+    several.assert_exact()
+    assert several.in_iceberg() == several.sink()
+    assert not several.strays()
 
 
-@pytest.mark.long
-def test_staged_rows_that_are_gone_are_not_passed_over(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
-    sandbox.feed(5)
-    sandbox.run("died", kill_at="sink-committed")
-    staged = sandbox.home / "staged"
-    shutil.move(staged, sandbox.home / "aside")
-    said = sandbox.run("next", expect=41).message
-    assert "of the 5 rows that were staged for it" in said
-    assert not sandbox.in_topic()
-    shutil.move(sandbox.home / "aside", staged)
-    sandbox.run("next")
-    sandbox.assert_together()
-    sandbox.feed(5)
-    sandbox.run("died again", kill_at="sink-committed")
-    shutil.rmtree(staged)
-    sandbox.feed(2)
-    assert "sluice reset" in sandbox.run("next", expect=41).message
-    reset(sandbox)
-    sandbox.run("without")
-    sandbox.assert_exact()
-    assert sandbox.in_files() == sandbox.sink()
-    assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 5
+@LONG
+def test_also_sinks_go_on_behind_batches_that_some_of_them_lack(several: Several) -> None:
+    points = ["sink-committed"] * 5 + ["epoch-closed", "sink-committed", "epoch-opened"]
+    for number, point in enumerate(points):
+        several.configure(also=[FILES, DELTA, WRITER], recovery="wal" if number % 2 else "replay")
+        several.feed(5)
+        several.run(f"died {number}", kill_at=point)
+    several.feed(3)
+    several.run("last")
+    several.assert_exact()
+    assert several.in_files() == several.sink() == several.offsets("second")
+    assert set(several.handed_over()) == set(several.sink())
 
 
-@pytest.mark.long
+@LONG
+def test_also_sinks_get_redriven_records_and_refuse_what_replaces_rows(several: Several) -> None:
+    several.configure(recovery="ignore_range", transform={"python": "poison:dying"})
+    several.feed(5)
+    several.run("live", POISON_IDS="3")
+    for point in ("sink-committed", "also-committed", None):
+        several.run("again", redriven="lost", kill_at=point)
+    assert several.sink() == several.in_topic() == several.in_files() == several.on_broker()
+    several.configure()
+    several.produce([(0, b"k", b'{"id": "x"}')])
+    several.run("refused")
+    assert several.quarantine().total() == 1
+    cast = "SELECT try_cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, _timestamp FROM source"
+    several.configure(decode={"json": {"schema": "id STRING, name STRING"}}, transform={"sql": cast})
+    several.run("let in", redriven="quarantined", kill_at="sink-committed")
+    several.run("let in", redriven="quarantined")
+    several.assert_together()
+    refused(several, "run", "FILE", "--start", "2026-01-01T00:00Z", "--end", "2026-01-02T00:00Z")
+    refused(several, "retract", "FILE", "refused", "--reason", "x")
+    refused(several, "reset", "FILE", "--truncate", "--from", "earliest", "--reason", "x")
+
+
+@LONG
 @pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ({"kafka": {"headers": ["name"]}}, {"kafka": {"headers": ["id"]}}),
-        pytest.param({"delta": {"path": "second"}}, {"delta": {"path": "./second"}}, marks=pytest.mark.long),
-        pytest.param(
-            {"delta": {"path": "second"}}, {"delta": {"path": "second", "partition_by": ["name"]}},
-            marks=pytest.mark.long,
-        ),
-    ],
-)  # fmt: skip
-def test_what_was_staged_for_a_sink_is_not_committed_by_other_settings(
-    into_three: AlsoSandbox, before: dict[str, Any], after: dict[str, Any]
-) -> None:
-    sandbox = into_three
-    of_topic = [sandbox.into(**keys["kafka"]) if "kafka" in keys else keys for keys in (before, after)]
-    sandbox.configure(also=[of_topic[0]])
-    sandbox.feed(5)
-    sandbox.run("died", kill_at="sink-committed")
-    sandbox.configure(also=[of_topic[1]])
-    said = sandbox.run("next", expect=10).message
-    assert "name it in also as it was" in said
-    sandbox.configure(also=[of_topic[0]])
-    sandbox.run("next")
-    assert (sandbox.in_topic() or sandbox.offsets("second")) == sandbox.sink()
-    sandbox.assert_exact()
+    "points",
+    [("sink-committed",), ("also-staged", "before-sink-commit", "sink-committed", "also-committed", "batch-recorded")],
+    ids=["sink-committed", "every-point"],
+)
+def test_also_sink_that_was_added_is_filled_by_an_interval(several: Several, points: tuple[str, ...]) -> None:
+    noon = 1_362_222_000_000  # of 2013-03-02; a day later, and so on
+    several.configure(also=[])
+    for day in range(3):
+        several.produce([(n % 2, b"k", b'{"id": 1, "name": "a"}', noon + day * 86_400_000 + n) for n in range(4)])
+    several.produce([(0, b"k", b"{", noon + 86_400_000)])
+    several.run("live")
+    several.configure(also=[FILES], transform=OTHER_NAMES)
+    for number, point in enumerate(points):
+        several.run(f"interval {number}", interval=("2013-03-02", "2013-03-04"), kill_at=point)
+    several.run("interval", interval=("2013-03-02", "2013-03-05"))
+    several.assert_exact()
+    assert several.in_files() == several.sink()
+    assert {row["name"] for row in several.lines()} == {"other"}
 
 
-@pytest.mark.long
-def test_a_row_that_a_further_sink_never_takes_does_not_stop_the_pipeline_for_good(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
-    sandbox.configure(also=[sandbox.into(), {"files": {"path": "out"}}])
-    limits = {"max.message.bytes": "2000"}
-    with sandbox.topics._admin() as admin:
-        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, sandbox.target, configs=limits)])
-    sandbox.produce([(0, b"k", json.dumps({"id": 77, "name": "x" * 5000}).encode())])
-    for run in ("first", "again"):
-        assert "go on without this batch there: sluice reset" in sandbox.run(run, expect=30).message
-    reset(sandbox)
-    sandbox.feed(4)
-    sandbox.run("goes on")
-    sandbox.assert_exact()
-    assert sandbox.in_files() == sandbox.sink()
-    assert sum((sandbox.sink() - sandbox.in_topic()).values()) == 1
+@LONG
+@pytest.mark.parametrize("point", ["sink-committed", "also-committed"])
+def test_also_sinks_lose_the_rows_of_a_retracted_run(several: Several, point: str) -> None:
+    several.configure(also=[FILES, DELTA])
+    several.feed(6)
+    several.run("right")
+    several.feed(5)
+    several.run("wrong")
+    several.cli("retract", str(several.file), "wrong", "--reason", "wrong currency", SLUICE_KILL_AT=point)
+    assert several.sink().total() == 6
+    several.feed(3)
+    several.run("next")  # any run finishes what the killed one began
+    assert several.sink().total() == 9
+    assert several.sink() == several.in_files() == several.offsets("second")
+    several.run("back", redriven="lost")
+    assert several.sink() == several.in_files() == several.offsets("second") == several.on_broker()
+    several.assert_balanced()
 
 
-@pytest.mark.long
-def test_a_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
-    keys = {"recovery": "ignore_range", "transform": {"python": "poison:dying"}, "quarantine": {"delta": {"path": "q"}}}
-    sandbox.configure(also=[{"files": {"path": "out"}}], **keys)
-    sandbox.feed(6)
-    sandbox.run("live", POISON_IDS="1,4")
-    sandbox.run("again", redriven="lost", POISON_IDS="4")
-    newest = max(sandbox.out.glob("_sluice/*.json"))
-    newest.rename(sandbox.home / newest.name)
-    for run, of in (("live again", None), ("again too", "lost")):
-        assert "restored to an earlier state" in sandbox.run(run, redriven=of, expect=41).message
-    sandbox.configure(sink={"files": {"path": "out"}}, also=[{"delta": {"path": "table"}}], **keys)
-    assert "restored to an earlier state" in sandbox.run("swapped", redriven="lost", expect=41).message
-    sandbox.configure(also=[{"files": {"path": "out"}}], **keys)
-    reset(sandbox)
-    sandbox.feed(3)
-    sandbox.run("goes on")
-    sandbox.run("the last", redriven="lost")
-    assert sum((sandbox.sink() - sandbox.in_files()).values()) == 1
-    assert sandbox.sink() == sandbox.on_broker()
-
-
-def test_a_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_noticed(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
-    sandbox.configure(also=[])
-    sandbox.feed(5)
-    sandbox.run("alone")
-    sandbox.configure()
-    before = len(sandbox.sink())
-    sandbox.feed(5)
-    assert "gets rows from this run on" in sandbox.run("together").stderr
-    sandbox.assert_exact()
-    assert sandbox.in_topic() == sandbox.in_files()
-    assert sum((sandbox.sink() - sandbox.in_files()).values()) == before
-    newest = max(file for file in sandbox.out.glob("_sluice/*.json"))
-    newest.rename(sandbox.home / newest.name)
-    sandbox.feed(3)
-    said = sandbox.run("restored", expect=41).message
-    assert "one of them was restored to an earlier state" in said
-    (sandbox.home / newest.name).rename(newest)
-    sandbox.run("restored")
-    sandbox.assert_exact()
-    assert sandbox.in_topic() == sandbox.in_files()
+# --- not killed ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("sink", "same"),
     [({"delta": {"path": "table"}}, True), ({"delta": {"path": "table", "partition_by": ["name"]}}, False)],
+    ids=["copied", "written"],
 )
-def test_files_that_fit_as_they_are_are_copied(into_three: AlsoSandbox, sink: dict[str, Any], same: bool) -> None:
-    sandbox = into_three
-    sandbox.configure(sink=sink, also=[{"files": {"path": "out"}}])
-    sandbox.feed(6)
-    sandbox.run("r")
-    sandbox.assert_exact()
-    assert sandbox.in_files() == sandbox.sink()
-    table = sandbox.table()
+def test_also_files_sink_gets_copies_of_files_that_fit_as_they_are(
+    several: Several, sink: dict[str, Any], same: bool
+) -> None:
+    several.configure(sink=sink, also=[FILES])
+    several.feed(6)
+    several.run("r")
+    several.assert_exact()
+    assert several.in_files() == several.sink()
+    table = several.table()
     assert table is not None
     there = {Path(path).read_bytes() for path in table.file_uris()}
-    assert ({(sandbox.out / name).read_bytes() for name in sandbox.named()} == there) is same
+    assert ({(several.out / name).read_bytes() for name in several.named()} == there) is same
 
 
-def test_the_topic_has_the_rows_of_a_partition_in_order(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
-    sandbox.configure(
+def test_also_kafka_topic_has_the_rows_of_a_partition_in_order(several: Several) -> None:
+    several.configure(
         kafka={"max_records_per_batch": 1000},
         sink={"delta": {"path": "table", "partition_by": ["rest"]}},  # so its files have the rows in another order
-        also=[sandbox.into(key=None, partition="part"), {"files": {"path": "out"}}],
+        also=[several.into(key=None, partition="part"), FILES],
         decode={"json": {"schema": "id BIGINT"}},
         transform={"sql": "SELECT id, 0 AS part, id % 7 AS rest, _topic, _partition, _offset, _timestamp FROM source"},
     )
-    sandbox.produce([(0, b"k", b'{"id": %d}' % n) for n in range(200)])
-    sandbox.run("r")
-    offsets = [origin(record)[2] for record in sandbox.sent()]
-    assert offsets == list(range(200))
-    sandbox.assert_together()
+    several.produce([(0, b"k", b'{"id": %d}' % n) for n in range(200)])
+    several.run("r")
+    assert [origin(record)[2] for record in several.sent()] == list(range(200))
+    several.assert_together()
 
 
-@pytest.mark.long
-def test_redrives_go_to_each_sink_and_what_replaces_is_refused(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
-    sandbox.configure(recovery="ignore_range", transform={"python": "poison:dying"})
-    sandbox.feed(5)
-    sandbox.run("live", POISON_IDS="3")
-    assert sandbox.total("lost") == 1
-    sandbox.run("again", redriven="lost", kill_at="sink-committed")
-    sandbox.run("again", redriven="lost", kill_at="also-committed")
-    sandbox.run("again", redriven="lost")
-    assert sandbox.sink() == sandbox.in_topic() == sandbox.in_files() == sandbox.on_broker()
-    sandbox.assert_balanced()
-    sandbox.configure(quality={"max_quarantined": "100%"})
-    sandbox.produce([(0, b"k", b'{"id": "x"}')])
-    sandbox.run("refused")
-    assert len(sandbox.quarantine()) == 1
-    sandbox.configure(decode={"json": {"schema": "id STRING, name STRING"}}, sink={"delta": {"path": "table"}},
-                      transform={"sql": "SELECT try_cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, "
-                                        "_timestamp FROM source"})  # fmt: skip
-    sandbox.run("let in", redriven="quarantined", kill_at="sink-committed")
-    sandbox.run("let in", redriven="quarantined")
-    assert not sandbox.quarantine()
-    assert sandbox.sink() == sandbox.in_topic() == sandbox.in_files() == sandbox.on_broker()
-    sandbox.assert_balanced()
-    name = sandbox.name
-    for arguments, told in (
-        (("run", name, "--start", "2026-01-01T00:00Z", "--end", "2026-01-02T00:00Z"), "also[0].kafka cannot replace"),
-        (("retract", name, "live", "--reason", "x"), "also[0].kafka does not take single rows back"),
-        (("reset", name, "--truncate", "--from", "earliest", "--reason", "x"), "does not take such rows back"),
-    ):
-        said = sandbox.cli(*[sandbox.file.as_posix() if part == name else part for part in arguments])
-        assert said.returncode == 10, said.stderr
-        assert told in " ".join(said.stderr.split())
+def test_also_sinks_refuse_an_interval_that_makes_windows_again(several: Several) -> None:
+    hourly = {"time": "_timestamp", "size": "1h", "by": ["name"], "aggregates": {"n": "count(*)"}, "watermark": "30m"}
+    several.configure(window=hourly, also=[FILES])
+    with mock.patch.dict(os.environ, several.env()):
+        assert "also" in str(load(several.file).no_intervals)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    "points",
-    [
-        ("sink-committed",),
-        pytest.param(
-            ("also-staged", "before-sink-commit", "sink-committed", "also-committed", "batch-recorded"),
-            marks=pytest.mark.long,
-        ),
-    ],
-)
-def test_an_interval_replaces_rows_in_each_sink_and_fills_one_that_was_added(
-    into_three: AlsoSandbox, points: tuple[str, ...]
-) -> None:
-    sandbox = into_three
-    allowed = {"quality": {"max_quarantined": "100%"}}
-    sandbox.configure(also=[], **allowed)
-    feed_days(sandbox, 3, 6)
-    sandbox.produce([(0, b"k", b"{", at(4))])
-    sandbox.run("live")
-    again = {"sql": "SELECT id, 'again' AS name, _topic, _partition, _offset, _timestamp FROM source"}
-    sandbox.configure(also=[{"files": {"path": "out"}}], transform=again, **allowed)
-    for number, point in enumerate(points):
-        sandbox.run(f"interval {number}", interval=days(3, 5), kill_at=point)
-    sandbox.run("interval", interval=days(3, 6))
-    sandbox.assert_exact()
-    assert sandbox.in_files() == sandbox.sink()
-    assert {row["name"] for row in sandbox.lines()} == {"again"}
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["sink-committed", "also-committed"])
-def test_a_retraction_takes_rows_out_of_each_sink(into_three: AlsoSandbox, point: str) -> None:
-    sandbox = into_three
-    sandbox.configure(also=[{"files": {"path": "out"}}, {"delta": {"path": "second"}}])
-    sandbox.feed(6)
-    sandbox.run("right")
-    sandbox.feed(5)
-    sandbox.run("wrong")
-    command = ("retract", str(sandbox.file), "wrong", "--reason", "wrong currency")
-    sandbox.cli(*command, SLUICE_KILL_AT=point)
-    assert len(sandbox.sink()) == 6
-    sandbox.feed(3)
-    sandbox.run("next")  # any run finishes what the killed one began
-    assert len(sandbox.sink()) == 9
-    assert sandbox.sink() == sandbox.in_files() == sandbox.offsets("second")
-    sandbox.run("back", redriven="lost")
-    assert sandbox.sink() == sandbox.in_files() == sandbox.offsets("second") == sandbox.on_broker()
-    sandbox.assert_balanced()
-
-
-@pytest.mark.long
-def test_a_batch_that_is_held_back_is_in_no_sink(into_three: AlsoSandbox) -> None:
-    sandbox = into_three
+@LONG
+def test_also_sinks_get_nothing_of_a_batch_that_is_held_back(several: Several) -> None:
     limits = {"quality": {"when": "before_commit", "max_quarantined": 1}}
-    sandbox.configure(also=[sandbox.into(), {"files": {"path": "out"}}, {"delta": {"path": "second"}}], **limits)
-    sandbox.feed(6, bad_every=3)
-    sandbox.run("bad", validate=True, expect=50)
-    assert (sandbox.sink(), sandbox.in_topic(), sandbox.in_files(), sandbox.offsets("second")) == ({}, {}, {}, {})
-    accept(sandbox.ledger, sandbox.name, "bad", reason="known")
-    sandbox.run("bad", validate=True)
-    sandbox.assert_together()
-    assert sandbox.offsets("second") == sandbox.sink()
+    several.configure(also=[several.into(), FILES, DELTA], **limits)
+    several.feed(6, bad_every=3)
+    several.run("bad", validate=True, expect=50)
+    assert (several.sink(), several.in_topic(), several.in_files(), several.offsets("second")) == ({}, {}, {}, {})
+    accept(several.ledger, several.name, "bad", reason="known")
+    several.run("bad", validate=True)
+    several.assert_together()
+    assert several.offsets("second") == several.sink()
     for command in ("compact", "vacuum"):
-        done = sandbox.cli(command, str(sandbox.file), "--json")
+        done = several.cli(command, str(several.file), "--json")
         assert done.returncode == 0, done.stderr
         paths = [row["path"] for row in json.loads(done.stdout)["tables"]]
-        assert paths == [str(sandbox.home / path) for path in ("table", "second", "table_quarantine")]
-    refused = sandbox.cli("adopt", "another", "--as", str(sandbox.file))
-    assert (refused.returncode, "further sinks (also)" in " ".join(refused.stderr.split())) == (10, True)
+        assert paths == [str(several.home / path) for path in ("table", "second", "table_quarantine")]
+    refused(several, "adopt", "another", "--as", "FILE")
 
 
+@LONG
+def test_also_staged_rows_that_are_gone_are_not_passed_over(several: Several) -> None:
+    several.feed(5)
+    several.run("died", kill_at="sink-committed")
+    staged = several.home / "staged"
+    shutil.move(staged, several.home / "aside")
+    several.run("next", expect=41)
+    assert not several.in_topic()
+    shutil.move(several.home / "aside", staged)
+    several.run("next")
+    several.assert_together()
+    several.feed(5)
+    several.run("died again", kill_at="sink-committed")
+    shutil.rmtree(staged)
+    several.feed(2)
+    assert "sluice reset" in several.run("next", expect=41).message
+    reset(several)
+    several.run("without")
+    several.assert_exact()
+    assert several.in_files() == several.sink()
+    assert (several.sink() - several.in_topic()).total() == 5
+
+
+@LONG
 @pytest.mark.parametrize(
-    "points",
-    [("sink-committed:2",), (*POINTS, "sink-committed:2", "also-committed:3")],
-    ids=["in-the-sink", "every-point"],
+    ("before", "after"),
+    [
+        ({"kafka": {"headers": ["name"]}}, {"kafka": {"headers": ["id"]}}),
+        (DELTA, {"delta": {"path": "./second"}}),
+        (DELTA, {"delta": {"path": "second", "partition_by": ["name"]}}),
+    ],
+    ids=["headers", "path", "partition_by"],
 )
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
-@pytest.mark.long  # with a processor, which takes the same way, test_processor.py does so in each run of the suite
-def test_windows_are_closed_once_in_each_sink(into_three: AlsoSandbox, recovery: str, points: tuple[str, ...]) -> None:
-    sandbox = into_three
-    stream = windows.Stream(sandbox, windows.HOURLY, recovery=recovery)
-    stream.configure(also=[sandbox.into(key="k"), {"files": {"path": "out"}}])
-    for number, point in enumerate(points):
-        stream.feed(number * 90, number * 90 + 120, 8, bad=True)
-        sandbox.run("killed", kill_at=point)
-    sandbox.run("killed")
-    stream.feed(0, len(points) * 90 + 200, 6)
-    sandbox.run("last")
-    expected, *_ = stream.expected()
-    assert expected
-    assert stream.held() == expected
-    of_table = Counter(map(_as_text, sandbox.rows().to_pylist()))  # type: ignore[union-attr]
-    assert set(of_table.values()) == {1}
-    assert Counter(_as_text(json.loads(record.value)) for record in sandbox.sent()) == of_table
-    assert Counter(map(_as_text, sandbox.all_rows())) == of_table
-    assert sandbox.held_up() == []
-    sandbox.assert_balanced()
-    refused = sandbox.cli("run", str(sandbox.file), "--start", "2026-03-01T00:00Z", "--end", "2026-03-02T00:00Z")
-    assert "an interval cannot make windows again in several sinks" in " ".join(refused.stderr.split())
+def test_also_sink_is_not_given_rows_that_were_staged_for_other_settings(
+    several: Several, before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    first, second = (several.into(**keys["kafka"]) if "kafka" in keys else keys for keys in (before, after))
+    several.configure(also=[first])
+    several.feed(5)
+    several.run("died", kill_at="sink-committed")
+    several.configure(also=[second])
+    several.run("next", expect=10)
+    several.configure(also=[first])
+    several.run("next")
+    assert (several.in_topic() or several.offsets("second")) == several.sink()
+    several.assert_exact()
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
-def test_first_rows_of_a_key_come_into_each_sink(into_three: AlsoSandbox, recovery: str) -> None:
-    sandbox = into_three
-    stream = dedupe.Stream(sandbox, recovery=recovery)
-    stream.configure(also=[sandbox.into(), {"files": {"path": "out"}}])
-    for number, point in enumerate(POINTS):
-        stream.feed(number * 30, number * 30 + 60, 6, bad=True)
-        sandbox.run("killed", kill_at=point)
-    sandbox.run("killed")
-    stream.feed(0, len(POINTS) * 30 + 90, 6)
-    sandbox.run("last")
-    assert stream.assert_exact()["duplicate"], "which no sink has"
-    assert sandbox.in_topic() == sandbox.in_files() == sandbox.sink()
-    assert sandbox.held_up() == []
+@LONG
+def test_also_sink_that_never_takes_a_row_is_left_behind_by_a_reset(several: Several) -> None:
+    limits = {"max.message.bytes": "2000"}
+    with several.topics._admin() as admin:
+        admin.alter_configs([ConfigResource(ConfigResourceType.TOPIC, several.target, configs=limits)])
+    several.produce([(0, b"k", json.dumps({"id": 77, "name": "x" * 5000}).encode())])
+    for run in ("first", "again"):
+        assert "sluice reset" in several.run(run, expect=30).message
+    reset(several)
+    several.feed(4)
+    several.run("goes on")
+    several.assert_exact()
+    assert several.in_files() == several.sink()
+    assert (several.sink() - several.in_topic()).total() == 1
+
+
+@LONG
+def test_also_foreach_writer_that_raises_gets_the_batch_again_before_the_sinks_behind_it(several: Several) -> None:
+    several.configure(also=[{"console": {"rows": 2}}, WRITER, FILES])
+    several.produce([(0, b"k", json.dumps({"id": n, "name": f"name {n}"}).encode()) for n in range(5)])
+    for run in ("first", "again"):
+        message = several.run(run, expect=30, POISON="name 3").message
+        assert f"{several.topic}-0 offset 3 of batch {several.name}:1:0" in message
+        assert "sluice reset" in message
+    assert (several.sink().total(), several.in_files().total()) == (5, 0)
+    several.feed(3)
+    output = several.run("fixed").stderr
+    assert '"name": "name 1"' not in output, "the console has the first batch already"
+    assert "and 1 more" in output
+    several.assert_exact()
+    assert several.in_files() == several.sink()
+    got = several.handed_over()
+    assert set(got) == set(several.sink())
+    assert {offset: times for (_, _, offset), times in got.items() if times > 1} == {0: 3, 1: 3, 2: 3}
+
+
+@LONG
+def test_also_iceberg_table_that_does_not_fit_is_named_with_what_the_first_sink_has(several: Several) -> None:
+    several.configure(also=[ICEBERG])
+    several.feed(5)
+    several.run("died", kill_at="sink-committed")
+    with several.orders.update_schema() as update:
+        update.rename_column("name", "title")
+    message = several.run("next", expect=10).message
+    assert "table has batch 0, and table shop.orders (iceberg_default) may not" in message
+    with several.orders.update_schema() as update:
+        update.rename_column("title", "name")
+    several.run("next")
+    several.assert_exact()
+    assert several.in_iceberg() == several.sink()
+
+
+# --- set back by others ----------------------------------------------------------------------------------------------
+
+
+def test_also_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_noticed(several: Several) -> None:
+    several.configure(also=[])
+    several.feed(5)
+    several.run("alone")
+    several.configure()
+    before = len(several.sink())
+    several.feed(5)
+    assert "gets rows from this run on" in several.run("together").stderr
+    several.assert_exact()
+    assert several.in_topic() == several.in_files()
+    assert (several.sink() - several.in_files()).total() == before
+    newest = max(several.out.glob("_sluice/*.json"))
+    newest.rename(several.home / newest.name)
+    several.feed(3)
+    several.run("restored", expect=41)
+    (several.home / newest.name).rename(newest)
+    several.run("restored")
+    several.assert_exact()
+    assert several.in_topic() == several.in_files()
+
+
+@LONG
+def test_also_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(several: Several) -> None:
+    keys = {"recovery": "ignore_range", "transform": {"python": "poison:dying"}, "quarantine": {"delta": {"path": "q"}}}
+    several.configure(also=[FILES], **keys)
+    several.feed(6)
+    several.run("live", POISON_IDS="1,4")
+    several.run("again", redriven="lost", POISON_IDS="4")
+    newest = max(several.out.glob("_sluice/*.json"))
+    newest.rename(several.home / newest.name)
+    several.run("live again", expect=41)
+    several.run("again too", redriven="lost", expect=41)
+    several.configure(sink=FILES, also=[{"delta": {"path": "table"}}], **keys)
+    several.run("swapped", redriven="lost", expect=41)
+    several.configure(also=[FILES], **keys)
+    reset(several)
+    several.feed(3)
+    several.run("goes on")
+    several.run("the last", redriven="lost")
+    assert (several.sink() - several.in_files()).total() == 1
+    assert several.sink() == several.on_broker()
+
+
+def _restored(sandbox: Several) -> None:
+    DeltaTable(str(sandbox.home / "second")).restore(1)
+
+
+def _overwritten(sandbox: Several) -> None:
+    path = str(sandbox.home / "second")
+    write_deltalake(path, DeltaTable(path).to_pyarrow_table().slice(0, 2), mode="overwrite", schema_mode="overwrite")
+
+
+def _removed(sandbox: Several) -> None:
+    shutil.rmtree(sandbox.home / "second")
+
+
+def _rolled_back(sandbox: Several) -> None:
+    first = sandbox.orders.snapshots()[0].snapshot_id
+    sandbox.orders.manage_snapshots().set_current_snapshot(snapshot_id=first).commit()
+
+
+def _dropped(sandbox: Several) -> None:
+    sandbox.catalog.drop_table("shop.orders")
+
+
+@LONG
+@pytest.mark.parametrize(
+    ("sink", "change", "left"),
+    [
+        (DELTA, _restored, 4),
+        (ICEBERG, _rolled_back, 4),
+        (DELTA, _overwritten, 2),
+        (DELTA, _removed, 0),
+        (ICEBERG, _dropped, 0),
+    ],
+)
+def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_is(
+    several: Several, sink: dict[str, Any], change: Callable[[Several], None], left: int
+) -> None:
+    several.configure(also=[sink])
+    for run in ("a", "b"):
+        several.feed(4)
+        several.run(run)
+    change(several)
+    several.feed(3)
+    message = several.run("c", expect=41).message
+    assert f"sluice reset {several.name} --reason TEXT" in message
+    assert "--truncate" not in message
+    reset(several)
+    for run in ("d", "e"):
+        several.feed(1)
+        several.run(run)
+    several.assert_exact()
+    held = several.offsets("second") if sink is DELTA else several.in_iceberg()
+    assert (held.total(), max(held.values())) == (left + 5, 1)
+    assert set(held) <= set(several.sink())
+
+
+@LONG
+def test_also_topic_that_was_recreated_needs_another_place(several: Several) -> None:
+    several.configure(also=[several.into()])
+    several.feed(4)
+    several.run("a")
+    several.topics.delete(several.target)
+    several.topics.create(several.target, 3, {})
+    several.feed(4)
+    assert f"sluice reset {several.name}" in " ".join(several.run("b", expect=41).message.split())
+    several.configure(also=[FILES])
+    reset(several)
+    several.run("c")
+    several.assert_exact()
+    assert several.in_files().total() == 4

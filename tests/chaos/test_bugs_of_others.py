@@ -1,4 +1,4 @@
-"""Bugs that others had, each by the name of its thread. ``docs/chaos.md`` names the tests of those not in this file."""
+"""Bugs of other projects, each by the name of its thread. ``docs/chaos.md`` names the tests that are elsewhere."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An executor is killed in the middle of a batch, on a real cluster of two: what it costs under each strategy."""
+"""An executor is killed during a batch, on a real cluster of two: hot reads nothing again, replay its share."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def held(cluster: SparkCluster, sandbox: Sandbox, log: EventLog) -> Iterator[Hel
 
 
 @pytest.mark.long
-def test_under_replay_what_a_killed_executor_had_read_is_fetched_again(
+def test_replay_fetches_again_what_a_killed_executor_had_read(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:
     sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": "taskgate:held"})
@@ -101,7 +101,7 @@ def test_under_replay_what_a_killed_executor_had_read_is_fetched_again(
     assert [(read.attempt, read.records) for read in again] == [(1, 200)]
 
 
-def test_under_hot_nothing_is_fetched_again_though_one_executor_after_the_other_dies(
+def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:
     """First one is killed, and in the next batch the one that was left then: its new twin has to have everything.
@@ -155,7 +155,7 @@ def rows_of(sandbox: Sandbox) -> list[dict[str, Any]]:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", STATEFUL)
-def test_a_pipeline_with_state_fetches_nothing_again_when_an_executor_dies(
+def test_hot_fetches_nothing_again_for_state_when_an_executor_dies(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog, kind: str
 ) -> None:
     """It dies when its state is made and its records are being counted: they are gone from the broker by then."""
@@ -179,7 +179,7 @@ def test_a_pipeline_with_state_fetches_nothing_again_when_an_executor_dies(
         end = run.driver.wait()
     assert end.code == 0, end.stderr[-4000:]
 
-    assert not sandbox.on_broker(), "whoever had read something again would have missed it"
+    assert not sandbox.on_broker(), "a second read would have missed it"
     assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
     assert sandbox.quarantine() == Counter(produced[::10])
     sound = [json.loads(value) for n, value in enumerate(values) if n % 10]
@@ -200,7 +200,7 @@ def test_a_pipeline_with_state_fetches_nothing_again_when_an_executor_dies(
 
 
 @pytest.mark.long
-def test_on_the_arrow_path_a_killed_executor_costs_its_share_alone(
+def test_hot_on_the_arrow_path_reads_only_the_share_of_a_killed_executor_again(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:
     gate = sandbox.home / "taskgate"
@@ -225,7 +225,7 @@ def test_on_the_arrow_path_a_killed_executor_costs_its_share_alone(
 
 
 @pytest.mark.long
-def test_counts_hold_when_a_killed_executor_takes_shuffled_rows_with_it(
+def test_replay_counts_hold_when_a_killed_executor_takes_shuffled_rows_with_it(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:
     """The tasks that had read and shuffled them run again, successfully for the second time."""

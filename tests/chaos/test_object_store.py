@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyspark
 import pytest
+from tests.chaos.drivers import asleep, woken
 from tests.fixtures.objects import Bucket
 from tests.fixtures.runs import Sandbox
 
@@ -27,8 +27,10 @@ def suite_in(sandbox: Sandbox) -> str:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("recovery", ["replay", pytest.param("wal", marks=pytest.mark.long)])
-def test_kills_neither_lose_nor_double(sandbox: Sandbox, bucket: Bucket, recovery: str) -> None:
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_object_store_neither_loses_nor_doubles_when_drivers_are_killed(
+    sandbox: Sandbox, bucket: Bucket, recovery: str
+) -> None:
     sandbox.configure(
         recovery=recovery, sink={"delta": {"path": f"{bucket.url}/table", "partition_by": ["_partition"]}}
     )
@@ -43,19 +45,14 @@ def test_kills_neither_lose_nor_double(sandbox: Sandbox, bucket: Bucket, recover
 
 
 @pytest.mark.long
-def test_of_two_drivers_at_the_same_commit_one_gets_in(sandbox: Sandbox, bucket: Bucket) -> None:
+def test_object_store_lets_one_of_two_drivers_at_the_same_commit_in(sandbox: Sandbox, bucket: Bucket) -> None:
     sandbox.configure(transform={"arrow": "gate:table"}, sink={"delta": {"path": f"{bucket.url}/table"}})
     sandbox.feed(6)
-    zombie = sandbox.start("zombie", gate_at="before-sink-commit")
-    zombie.await_gate()
-    zombie.signal(signal.SIGSTOP)
-    sandbox.execute("UPDATE sluice_lease SET expires = 0")
+    zombie = asleep(sandbox, "before-sink-commit")
     heir = sandbox.start("heir", gate_at="before-sink-commit")
     heir.await_gate()
 
-    zombie.open_gate()
-    zombie.signal(signal.SIGCONT)
-    assert zombie.wait().code == 40
+    woken(zombie)
     heir.open_gate()
     assert heir.wait().code == 40
     assert Counter(bucket.rows("table").column("_run").to_pylist()) == Counter(zombie=6)
@@ -66,19 +63,17 @@ def test_of_two_drivers_at_the_same_commit_one_gets_in(sandbox: Sandbox, bucket:
     assert bucket.strays("table") == []
 
 
-def test_what_spark_itself_must_write_names_the_package_that_it_needs(sandbox: Sandbox, bucket: Bucket) -> None:
+def test_object_store_names_the_package_that_spark_needs(sandbox: Sandbox, bucket: Bucket) -> None:
     needed = "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
     sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}}, quality={"suite": suite_in(sandbox)})
     sandbox.feed(6)
-    judged = sandbox.run("good", validate=True)
-    assert needed in judged.message
-    assert "Traceback" not in judged.message
+    assert needed in sandbox.run("good", validate=True).message
     sandbox.feed(6, bad_every=4)
     assert needed in sandbox.run("bad", expect=10).message
     assert sum(bucket.offsets("table").values()) == sandbox.total("written") == 6
 
 
-def test_an_interval_is_replaced_and_a_vacuum_takes_what_was_there_before(sandbox: Sandbox, bucket: Bucket) -> None:
+def test_object_store_interval_is_replaced_and_vacuumed(sandbox: Sandbox, bucket: Bucket) -> None:
     sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
     sandbox.feed(12)
     sandbox.run("live")
@@ -96,7 +91,7 @@ def test_an_interval_is_replaced_and_a_vacuum_takes_what_was_there_before(sandbo
 
 
 @pytest.mark.long
-def test_with_hadoops_own_client_all_is_as_in_a_folder(sandbox: Sandbox, bucket: Bucket) -> None:
+def test_object_store_with_hadoops_own_client_is_as_a_folder(sandbox: Sandbox, bucket: Bucket) -> None:
     """Spark fetches the package: about 700 MB, once on a machine."""
     jars = Path(pyspark.__file__).parent / "jars"
     (version,) = (file.stem.rpartition("-")[2] for file in jars.glob("hadoop-client-api-*.jar"))

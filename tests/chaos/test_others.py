@@ -14,26 +14,33 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
+from tests.chaos.commands import AGAIN, deep, killed, lost, reset, retract
 from tests.fixtures.deltas import aged
-from tests.fixtures.runs import Sandbox, good
+from tests.fixtures.runs import Driver, Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 SINCE = "2026-01-01T00:00:00Z"
+BOTH = pytest.mark.parametrize("path", ["table", "table_quarantine"])
+AS_TEXT: dict[str, Any] = {
+    "decode": {"text": {}},
+    "transform": {"sql": "SELECT 0L AS id, value AS name, _topic, _partition, _offset, _timestamp FROM source"},
+}
 
 
-def now() -> str:
-    return datetime.now(UTC).isoformat()
+def since() -> tuple[str, str]:
+    """Return the interval of all records until now."""
+    return SINCE, datetime.now(UTC).isoformat()
 
 
-def deep(sandbox: Sandbox) -> tuple[int, list[str]]:
-    done = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
-    return done.returncode, json.loads(done.stdout)["problems"]
-
-
-def treat(spark: SparkSession, sandbox: Sandbox, path: str, statement: str) -> None:
+def treat(spark: SparkSession, sandbox: Sandbox, path: str, *statements: str) -> None:
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
-    spark.sql(statement.format(f"delta.`{sandbox.home / path}`"))
+    for statement in statements:
+        spark.sql(statement.format(f"delta.`{sandbox.home / path}`"))
+
+
+def version_of(sandbox: Sandbox, path: str = "table") -> int:
+    return int(DeltaTable(str(sandbox.home / path)).version())
 
 
 def fed(sandbox: Sandbox) -> None:
@@ -43,121 +50,51 @@ def fed(sandbox: Sandbox) -> None:
         sandbox.run(run)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("path", ["table", "table_quarantine"])
-def test_what_moves_rows_to_other_files_is_harmless(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
-    fed(sandbox)
-    for statement in ("OPTIMIZE {}", "OPTIMIZE {} ZORDER BY (_offset)", "VACUUM {} RETAIN 0 HOURS"):
-        treat(spark, sandbox, path, statement)
+def go_on(sandbox: Sandbox, run: str = "third") -> None:
+    """Let another run follow; everything is exact."""
     sandbox.feed(6, bad_every=3)
-    outcome = sandbox.run("third")
-    assert "is not a commit of this pipeline" not in outcome.stderr
+    sandbox.run(run)
     sandbox.assert_exact()
-    assert deep(sandbox) == (0, [])
+    deep(sandbox)
 
 
+@BOTH
 @pytest.mark.long
-def test_rows_that_a_user_deletes_or_adds_are_told_of_and_audit_names_them(
+def test_table_may_be_optimized_and_vacuumed(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
+    fed(sandbox)
+    treat(spark, sandbox, path, "OPTIMIZE {}", "OPTIMIZE {} ZORDER BY (_offset)", "VACUUM {} RETAIN 0 HOURS")
+    go_on(sandbox)
+    assert "notes" not in sandbox.ledger.account(sandbox.name, "third")
+
+
+def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(
     spark: SparkSession, sandbox: Sandbox
 ) -> None:
+    """A compaction, a vacuum and a restore of rows that a user deleted are no reason."""
     fed(sandbox)
-    gone = (sandbox.topic, 0, 1)
-    treat(spark, sandbox, "table", f"DELETE FROM {{}} WHERE _topic = '{gone[0]}' AND _partition = 0 AND _offset = 1")
-    sandbox.feed(6)
-    sandbox.run("third")
-    (note,) = sandbox.ledger.account(sandbox.name, "third")["notes"]
-    assert "(DELETE)" in note
-    assert "sluice audit --deep" in note
-    assert sandbox.on_broker() - sandbox.sink() - sandbox.quarantine() == Counter([gone])
-    code, problems = deep(sandbox)
-    assert code == 1
-    assert any("the sink holds" in problem for problem in problems), problems
-
-    sandbox.run("fourth")
-    assert "notes" not in sandbox.ledger.account(sandbox.name, "fourth")
-    treat(spark, sandbox, "table_quarantine", "DELETE FROM {}")  # what TRUNCATE is to a table by its path
-    sandbox.run("fifth")
-    assert any("quarantine" in note for note in sandbox.ledger.account(sandbox.name, "fifth")["notes"])
-    treat(spark, sandbox, "table", "INSERT INTO {} SELECT * FROM {} LIMIT 1".replace("{}", "{0}"))
-    sandbox.run("sixth")
-    assert any("(WRITE)" in note for note in sandbox.ledger.account(sandbox.name, "sixth")["notes"])
-    assert deep(sandbox)[0] == 1
-
-
-@pytest.mark.parametrize("path", ["table", pytest.param("table_quarantine", marks=pytest.mark.long)])
-def test_a_restore_is_refused_until_it_is_undone(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
-    fed(sandbox)
-    version = DeltaTable(str(sandbox.home / path)).version()
-    before = sandbox.offsets(path)
-    treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version - 1}")
-    assert len(sandbox.offsets(path)) < len(before)
-    sandbox.feed(6)
-    kinds = {
-        "third": {},
-        "interval": {"interval": ("2013-03-01", "2013-03-02")},
-        "redrive": {"redriven": "quarantined"},
-    }
-    for run, arguments in kinds.items():
-        refused = sandbox.run(run, expect=41, **arguments)
-        assert "rolled back or replaced" in refused.message
-        assert f"TO VERSION AS OF {version}" in refused.message
-    treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
-    assert sandbox.offsets(path) == before
-    sandbox.run("third")
-    sandbox.assert_exact()
-    assert deep(sandbox) == (0, [])
-
-
-@pytest.mark.long
-def test_a_restore_of_what_a_user_deleted_is_welcome(spark: SparkSession, sandbox: Sandbox) -> None:
-    fed(sandbox)
-    version = DeltaTable(str(sandbox.home / "table")).version()
-    treat(spark, sandbox, "table", "DELETE FROM {} WHERE id < 5")
-    treat(spark, sandbox, "table", f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
-    sandbox.feed(6)
-    sandbox.run("third")
-    sandbox.assert_exact()
-    assert deep(sandbox) == (0, [])
-
-
-@pytest.mark.long
-def test_a_table_that_was_overwritten_is_refused(spark: SparkSession, sandbox: Sandbox) -> None:
-    fed(sandbox)
+    kinds: dict[str, dict[str, Any]] = {
+        "third": {}, "interval": {"interval": ("2013-03-01", "2013-03-02")}, "redrive": {"redriven": "quarantined"},
+    }  # fmt: skip
+    for path in ("table_quarantine", "table"):
+        version, before = version_of(sandbox, path), sandbox.offsets(path)
+        treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version - 1}")
+        assert len(sandbox.offsets(path)) < len(before)
+        for run, arguments in kinds.items():
+            assert f"TO VERSION AS OF {version}" in sandbox.run(run, expect=41, **arguments).message
+        treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
+        assert sandbox.offsets(path) == before
     path = str(sandbox.home / "table")
-    version = DeltaTable(path).version()
+    version = version_of(sandbox)
     spark.read.format("delta").load(path).limit(1).write.format("delta").mode("overwrite").save(path)
-    refused = sandbox.run("third", expect=41)
-    assert "rolled back or replaced" in refused.message
-    treat(spark, sandbox, "table", f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
-    sandbox.feed(2)
-    sandbox.run("third")
-    sandbox.assert_exact()
+    sandbox.run("third", expect=41)
+    restore = f"RESTORE TABLE {{}} TO VERSION AS OF {version}"
+    treat(spark, sandbox, "table", restore, "DELETE FROM {} WHERE id < 5", restore)
+    treat(spark, sandbox, "table", "OPTIMIZE {}", "VACUUM {} RETAIN 0 HOURS")
+    go_on(sandbox)
 
 
 @pytest.mark.long
-def test_another_table_in_the_same_place_is_refused(spark: SparkSession, sandbox: Sandbox) -> None:
-    fed(sandbox)
-    path = sandbox.home / "table"
-    rows = spark.read.format("delta").load(str(path)).limit(3).toPandas()
-    shutil.rmtree(path)
-    spark.createDataFrame(rows).write.format("delta").save(str(path))
-    assert sandbox.run("third", expect=41).message
-
-
-@pytest.mark.long
-def test_a_column_that_a_user_adds_is_refused_until_the_pipeline_has_it(spark: SparkSession, sandbox: Sandbox) -> None:
-    fed(sandbox)
-    treat(spark, sandbox, "table", "ALTER TABLE {} ADD COLUMN (note STRING)")
-    sandbox.feed(6)
-    refused = sandbox.run("third", expect=10)
-    assert "note: only in the table" in refused.message
-    sandbox.configure(transform={"sql": "SELECT *, cast(NULL AS STRING) AS note FROM source"})
-    sandbox.run("third")
-    sandbox.assert_exact()
-    assert deep(sandbox) == (0, [])
-
-
-def test_what_sluice_compacts_and_vacuums_every_run_goes_on_with(sandbox: Sandbox) -> None:
+def test_runs_go_on_with_tables_that_sluice_compacted_and_vacuumed(sandbox: Sandbox) -> None:
     """A live run that has staged its files meanwhile, then an interval, a redrive and another live run."""
     fed(sandbox)
     before = sandbox.sink()
@@ -177,19 +114,18 @@ def test_what_sluice_compacts_and_vacuums_every_run_goes_on_with(sandbox: Sandbo
     sandbox.assert_exact()
     sandbox.configure()
     assert sandbox.cli("compact", str(sandbox.file)).returncode == 0
-    sandbox.run("interval", interval=(SINCE, now()))
+    sandbox.run("interval", interval=since())
     sandbox.assert_exact()
-    assert deep(sandbox) == (0, [])
-    sandbox.configure(decode={"text": {}}, transform={"sql": "SELECT 0L AS id, value AS name, _topic, _partition, "
-                      "_offset, _timestamp FROM source"})  # fmt: skip
+    deep(sandbox)
+    sandbox.configure(**AS_TEXT)
     sandbox.run("redriven", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()
-    assert deep(sandbox) == (0, [])
+    deep(sandbox)
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
-def test_a_backup_between_two_runs_is_a_place_to_go_on_from(sandbox: Sandbox, tmp_path: Path, recovery: str) -> None:
+def test_pipeline_goes_on_from_a_backup_between_two_runs(sandbox: Sandbox, tmp_path: Path, recovery: str) -> None:
     """What docs/operations.md says: the home as a whole, the ledger by its database's own means."""
     sandbox.configure(recovery=recovery)
     fed(sandbox)
@@ -204,174 +140,117 @@ def test_a_backup_between_two_runs_is_a_place_to_go_on_from(sandbox: Sandbox, tm
     for file in sandbox.home.glob("ledger.db*"):
         file.unlink()
     shutil.copytree(copy, sandbox.home, symlinks=True, dirs_exist_ok=True)
-    assert deep(sandbox) == (0, [])
-    sandbox.run("fourth")  # what the third had done is done again
+    deep(sandbox)
+    sandbox.run("fourth")  # does again what the third had done
     sandbox.assert_exact()
-    assert deep(sandbox) == (0, [])
+    deep(sandbox)
 
 
 # --- while a driver is dead between two commits --------------------------------------------------------------------
 
 
 @pytest.mark.long
-def test_the_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: SparkSession, sandbox: Sandbox) -> None:
+def test_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
-    sandbox.configure(decode={"text": {}}, transform={"sql": "SELECT 0L AS id, value AS name, _topic, _partition, "
-                      "_offset, _timestamp FROM source"})  # fmt: skip
-    killed = sandbox.cli(
-        "redrive", str(sandbox.file), "--quarantined", "--no-validate", SLUICE_KILL_AT="sink-committed"
-    )
-    assert killed.returncode not in (0, 1)
-    for statement in ("OPTIMIZE {}", "VACUUM {} RETAIN 0 HOURS"):
-        treat(spark, sandbox, "table_quarantine", statement)
+    sandbox.configure(**AS_TEXT)
+    killed(sandbox, "sink-committed", "redrive", "--quarantined", "--no-validate")
+    treat(spark, sandbox, "table_quarantine", "OPTIMIZE {}", "VACUUM {} RETAIN 0 HOURS")
     sandbox.run("next")
     assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
-    done = sandbox.cli("redrive", str(sandbox.file), "--quarantined", "--no-validate")
-    assert done.returncode == 0, done.stderr
+    sandbox.run("redriven", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()
-    assert deep(sandbox) == (0, [])
+    deep(sandbox)
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("what", ["run", "interval"])
-def test_staged_refused_records_that_vanished_are_not_entered_as_none(sandbox: Sandbox, what: str) -> None:
+@pytest.mark.parametrize("kind", ["run", "interval"])
+def test_staged_refused_records_that_vanished_are_lost_by_name(sandbox: Sandbox, kind: str) -> None:
     fed(sandbox)
     sandbox.feed(6, bad_every=3)
-    quarantined = sandbox.quarantine()
-    part = {}
-    if what == "interval":
+    part: dict[str, Any] = {}
+    if kind == "interval":
         sandbox.run("settled")
-        quarantined = sandbox.quarantine()
-        part = {"interval": (SINCE, now())}
+        part = {"interval": since()}
+    quarantined = sandbox.quarantine()
     sandbox.run("died", kill_at="sink-committed", **part)
     for folder in sandbox.never_committed("table_quarantine"):
         shutil.rmtree(sandbox.home / "table_quarantine" / "batches" / folder)
-    refused = sandbox.run("next", expect=41)
-    assert "refused" in refused.message
-    assert "--recovery ignore_range" in refused.message
+    assert "--recovery ignore_range" in sandbox.run("next", expect=41).message
     assert sandbox.quarantine() == quarantined
     sandbox.configure(recovery="ignore_range")
     sandbox.run("next")
     assert "before they reached the quarantine" in " ".join(sandbox.ledger.account(sandbox.name, "died")["notes"])
-    if what == "interval":
-        assert deep(sandbox)[0] == 1
-        sandbox.configure()
-        sandbox.run("made good", interval=(SINCE, now()))
-    else:
-        assert deep(sandbox) == (0, [])
-        assert sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name)) == 2
-        sandbox.configure()
-        sandbox.run("made good", redriven="lost")
-        assert deep(sandbox) == (0, [])
+    deep(sandbox, balanced=kind == "run")
+    assert kind == "interval" or sum(lost(sandbox).values()) == 2
+    sandbox.configure()
+    sandbox.run("made good", **({"interval": since()} if part else {"redriven": "lost"}))
+    assert kind == "interval" or deep(sandbox)
     assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
 
 
-@pytest.mark.long
-def test_files_of_a_batch_that_a_vacuum_took_are_written_again(sandbox: Sandbox) -> None:
+# --- while a driver is held ----------------------------------------------------------------------------------------
+
+
+def held(sandbox: Sandbox, **options: Any) -> Driver:
+    """Hold a driver behind its last look at leases, of which it has none any more: only the table can refuse it."""
     sandbox.configure(transform={"python": "gate:passing"})
-    sandbox.feed(6)
-    driver = sandbox.start("first", gate_at="before-sink-commit")
+    driver = sandbox.start("held", gate_at="before-sink-commit", **options)
     driver.await_gate()
-    for file in Path(sandbox.home / "table" / "batches").rglob("*.parquet"):
-        file.unlink()
+    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
+    return driver
+
+
+def released(driver: Driver, code: int = 40) -> None:
+    """Let it go on: it must be refused."""
     driver.open_gate()
     ended = driver.wait()
-    assert ended.code == 30, ended.stderr[-3000:]
-    assert "is gone" in ended.message
-    sandbox.run("again")
-    sandbox.assert_exact()
-
-
-# --- while a driver is frozen --------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
-def test_a_redrive_that_was_frozen_beside_an_interval_gives_way(sandbox: Sandbox) -> None:
-    """Frozen behind its last look at leases: only the table itself can tell it."""
-    fed(sandbox)
-    sandbox.configure(decode={"text": {}}, transform={"python": "gate:as_text"})
-    emptying = sandbox.start("redriven", redriven="quarantined", gate_at="before-sink-commit")
-    emptying.await_gate()
-    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
-    sandbox.run("past", interval=(SINCE, now()))
-    emptying.open_gate()
-    ended = emptying.wait()
-    assert ended.code == 40, ended.stderr[-3000:]
-    assert "run 'past' committed" in ended.message
-    assert sandbox.sink() == sandbox.on_broker()
-    sandbox.run("again", redriven="quarantined")
-    assert sandbox.sink() == sandbox.on_broker()
-    assert deep(sandbox) == (0, [])
+    assert ended.code == code, ended.stderr[-3000:]
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["interval", "redrive"])
-def test_who_was_frozen_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, who: str) -> None:
+def test_driver_that_was_held_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, who: str) -> None:
     sandbox.feed(6)
     sandbox.run("first")
-    sandbox.configure(transform={"python": "gate:passing"})
-    asked: dict[str, Any] = {"interval": (SINCE, now())}
     if who == "redrive":
-        assert sandbox.cli("retract", str(sandbox.file), "first", "--reason", "wrong").returncode == 0
-        asked = {"redriven": "lost"}
-    frozen = sandbox.start("frozen", gate_at="before-sink-commit", **asked)
-    frozen.await_gate()
-    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
-    options = ("--reason", "x", "--from", "earliest", "--truncate")
-    done = sandbox.cli("reset", str(sandbox.file), *options)
-    assert done.returncode == 0, done.stderr[-3000:]
+        retract(sandbox, "first")
+    driver = held(sandbox, **({"redriven": "lost"} if who == "redrive" else {"interval": since()}))
+    reset(sandbox, *AGAIN)
     sandbox.run("again")
-    frozen.open_gate()
-    ended = frozen.wait()
-    assert ended.code == 40, ended.stderr[-3000:]
+    released(driver)
     assert sandbox.sink() == sandbox.on_broker()
-    assert deep(sandbox) == (0, [])
+    deep(sandbox)
 
 
 @pytest.mark.long
-def test_an_interval_that_was_frozen_beside_a_retraction_brings_nothing_back(sandbox: Sandbox) -> None:
+def test_interval_that_was_held_beside_a_retraction_brings_nothing_back(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")
-    sandbox.configure(transform={"python": "gate:passing"})
-    frozen = sandbox.start("frozen", interval=(SINCE, now()), gate_at="before-sink-commit")
-    frozen.await_gate()
-    sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
-    assert sandbox.cli("retract", str(sandbox.file), "first", "--reason", "wrong").returncode == 0
-    frozen.open_gate()
-    ended = frozen.wait()
-    assert ended.code == 40, ended.stderr[-3000:]
+    driver = held(sandbox, interval=since())
+    retract(sandbox, "first")
+    released(driver)
     assert not sandbox.sink()
     sandbox.run("back", redriven="lost")
     assert sandbox.sink() == sandbox.on_broker()
-    assert deep(sandbox) == (0, [])
+    deep(sandbox)
 
 
 # --- metadata columns ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "sql",
-    [
+@pytest.mark.long
+def test_transform_that_rewrites_metadata_columns_commits_nothing(sandbox: Sandbox) -> None:
+    since = int(time.time() * 1000) - 1000
+    sandbox.produce([(n % 2, None, good(n), since + n) for n in range(4)])
+    for sql in (
         "SELECT id, name, _topic, _partition, _offset, _timestamp - INTERVAL 1 DAY AS _timestamp FROM source",
         "SELECT id, name, _topic, _partition, 1 - _offset AS _offset, _timestamp FROM source WHERE _offset < 2",
         "SELECT * FROM source WHERE id % 2 = 0 UNION ALL SELECT id, name, _topic, _partition, _offset, "
         "_timestamp + INTERVAL 1 HOUR FROM source WHERE id % 2 = 1",
-    ],
-    ids=["another time", "offsets exchanged", "one branch of a union"],
-)
-def test_a_transform_that_rewrites_metadata_commits_nothing(sandbox: Sandbox, sql: str) -> None:
-    sandbox.configure(transform={"sql": sql}, rows="filter")
-    since = int(time.time() * 1000) - 1000
-    sandbox.produce([(n % 2, None, good(n), since + n) for n in range(4)])
-    refused = sandbox.run("first", expect=10)
-    assert "changes metadata columns" in refused.message
-    assert sandbox.table() is None or sandbox.sink() == Counter()
-
-
-def test_a_transform_of_which_spark_sees_nothing_is_compared_and_taken(sandbox: Sandbox) -> None:
-    sandbox.configure(transform={"python": "opaque:same"})
-    sandbox.feed(6, bad_every=3)
+    ):
+        sandbox.configure(transform={"sql": sql}, rows="filter")
+        assert "changes metadata columns" in sandbox.run("first", expect=10).message
+        assert sandbox.table() is None or sandbox.sink() == Counter()
+    sandbox.configure(transform={"python": "opaque:same"})  # of which Spark sees nothing: it is compared, and taken
     sandbox.run("first")
-    sandbox.produce([(0, None, good(77))])
-    sandbox.run("second")
     sandbox.assert_exact()

@@ -1,4 +1,4 @@
-"""Drivers die at moments that nobody chose: under every strategy each record ends in one place, once.
+"""Drivers die at random moments: under every strategy each record ends in one place, once.
 
 ``SLUICE_CHAOS_KILLS`` says how many die under each strategy, ``SLUICE_CHAOS_SEED`` repeats the moments of a session
 whose seed was printed, as far as a machine can.
@@ -16,9 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
-from tests.fixtures.runs import KILLED, Driver, Offset, Sandbox, await_that
+from tests.chaos.drivers import lost
+from tests.fixtures.runs import KILLED, Driver, Sandbox, await_that
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 KILLS = int(os.environ.get("SLUICE_CHAOS_KILLS", "1"))
 SEED = int(os.environ.get("SLUICE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
@@ -26,8 +27,6 @@ SEED = int(os.environ.get("SLUICE_CHAOS_SEED", random.SystemRandom().randrange(1
 BATCH = 8
 FED = 10
 POISON = {"transform": {"python": "poison:dying"}}
-OTHERS = ("replay", "wal", "hot", "ignore_batch")
-"""Strategies of which a single kill shows little that those at named points do not."""
 
 
 @dataclass
@@ -36,7 +35,7 @@ class Moments:
 
     chance: random.Random
     longest: int = field(default=500, init=False)
-    """Of the logs seen so far, but for the line that a run ends with."""
+    """The length of the longest log so far, but for the line that a run ends with."""
 
     def await_one(self, driver: Driver) -> bool:
         """Return when the moment has come: True when the driver still lives."""
@@ -85,14 +84,9 @@ class Drawn:
         assert seen <= Counter(self.sandbox.produced), f"rows of nothing after {when}"
 
 
-def lost(sandbox: Sandbox) -> Counter[Offset]:
-    spans = [row.range for row in sandbox.ledger.lost(sandbox.name)]
-    return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
-
-
 @pytest.mark.timeout(600 + 120 * KILLS)
-@pytest.mark.parametrize("strategy", ["ignore_range", *(pytest.param(s, marks=pytest.mark.long) for s in OTHERS)])
-def test_drivers_that_die_at_any_moment_leave_each_record_in_one_place_once(
+@pytest.mark.parametrize("strategy", ["replay", "wal", "hot", "ignore_range", "ignore_batch"])
+def test_drivers_that_die_at_random_moments_leave_each_record_in_one_place_once(
     sandbox: Sandbox, strategy: str, summary: Callable[[str], None]
 ) -> None:
     print(f"SLUICE_CHAOS_SEED={SEED}")

@@ -18,13 +18,12 @@ from sluice.launch import jars
 from sluice.launch.submit import archive_file, is_whole
 from sluice.local.servers import Postgres, Redis
 
+SERVERS = Postgres(Path()).program(), Redis(Path()).program()
+
 pytestmark = [
-    pytest.mark.kafka,
-    pytest.mark.spark,
-    pytest.mark.skipif(
-        None in (Postgres(Path()).program(), Redis(Path()).program()), reason="needs postgresql and redis-server"
-    ),
-]
+    pytest.mark.kafka, pytest.mark.spark, pytest.mark.long,
+    pytest.mark.skipif(None in SERVERS, reason="needs postgresql and redis-server"),
+]  # fmt: skip
 
 
 @pytest.fixture
@@ -58,12 +57,12 @@ def _sluice(environment: Mapping[str, str], *arguments: str) -> Any:
     return json.loads(said.stdout.splitlines()[-1])
 
 
-def test_what_went_in_came_out_and_down_leaves_nothing(environment: dict[str, str]) -> None:
+def test_sources_demo_moves_each_flight_once_and_down_leaves_nothing(environment: dict[str, str]) -> None:
     done = _demo("up", environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.count("each of the 709 flights exactly once") == 3
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert [(run["pipeline"], run["written"], run["quarantined"], run["lost"]) for run in told["runs"]] == [
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert [(run["pipeline"], run["written"], run["quarantined"], run["lost"]) for run in result["runs"]] == [
         ("files_to_postgres", 709, 2, 0),
         ("queue_to_delta", 709, 2, 0),
         ("delta_to_kafka", 709, 0, 0),

@@ -1,4 +1,4 @@
-"""Debian's Burrow beside ``sluice lag``: the same numbers, and why the verdict is not taken from it.
+"""Debian's Burrow beside ``sluice lag``: the same numbers, and another verdict between two runs.
 
 Burrow 1.2.1 asks for ZooKeeper and cannot decode what Kafka 4.3 writes into ``__consumer_offsets``, so the broker here
 is a Kafka 3.9, which both of them can read, and which brings the ZooKeeper.
@@ -145,7 +145,7 @@ def watching(broker: Broker, tmp_path: Path) -> Iterator[Burrow]:
 
 
 @pytest.mark.long
-def test_burrow_has_our_numbers_and_calls_the_time_between_two_runs_a_stop(
+def test_burrow_has_the_same_numbers_and_calls_the_time_between_two_runs_a_stop(
     spark: SparkSession, broker: Broker, tmp_path: Path
 ) -> None:
     topics = Topics(broker.bootstrap)
@@ -164,18 +164,18 @@ def test_burrow_has_our_numbers_and_calls_the_time_between_two_runs_a_stop(
         window = time.monotonic() - began
         sandbox.feed(3)
 
-        told = {part["partition"]: (part["position"], part["lag"]) for part in sandbox_lag(sandbox)["partitions"]}
-        assert told == {0: (12, 2), 1: (12, 1)}
-        await_that(lambda: burrow.lags() == told, "Burrow has the same positions and lags")
+        shown = {part["partition"]: (part["position"], part["lag"]) for part in lag(sandbox)["partitions"]}
+        assert shown == {0: (12, 2), 1: (12, 1)}
+        await_that(lambda: burrow.lags() == shown, "Burrow has the same positions and lags")
 
         # no commit for longer than its window of commits lasts: in an hourly pipeline, each hour
         await_that(lambda: burrow.status()["status"] == "ERR", f"Burrow's window of {window:.0f} s has passed")
         assert {row["status"] for row in burrow.status()["partitions"]} == {"STOP"}
-        ours = sandbox_lag(sandbox)  # three records, where a hundred may wait for the next run
+        ours = lag(sandbox)  # three records, where a hundred may wait for the next run
         assert (ours["verdict"], ours["over"]) == ("BACKLOG", False)
 
 
-def sandbox_lag(sandbox: KeptSandbox) -> dict[str, Any]:
-    """What ``sluice lag`` says."""
+def lag(sandbox: KeptSandbox) -> dict[str, Any]:
+    """Return the answer of ``sluice lag``."""
     (said,) = json.loads(sandbox.cli("lag", str(sandbox.file), "--json").stdout)
     return dict(said)

@@ -1,3 +1,5 @@
+"""The daemon that forks Spark's Python workers."""
+
 from __future__ import annotations
 
 import subprocess
@@ -11,7 +13,7 @@ from pyspark.sql import SparkSession
 from sluice_spark.daemon import MODULES
 
 
-def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spark: SparkSession) -> None:
+def test_daemon_forks_workers_that_have_their_imports(spark: SparkSession) -> None:
     modules = list(MODULES)
 
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -35,7 +37,7 @@ def test_workers_are_forked_from_a_process_that_has_imported_what_they_need(spar
     assert found["frozen"] > 10_000
 
 
-def test_each_worker_draws_random_numbers_of_its_own(spark: SparkSession) -> None:
+def test_daemon_gives_each_worker_its_own_random_numbers(spark: SparkSession) -> None:
     def ask(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         import os
 
@@ -50,7 +52,7 @@ def test_each_worker_draws_random_numbers_of_its_own(spark: SparkSession) -> Non
     assert len({row["worker"] for row in rows}) == len({row["drawn"] for row in rows}) == 2
 
 
-def test_what_imports_print_does_not_reach_the_pipe_on_which_the_jvm_waits() -> None:
+def test_daemon_keeps_prints_of_imports_from_the_pipe_of_the_jvm() -> None:
     script = """
 import sluice_spark.daemon as d, sys
 print("before", flush=True)

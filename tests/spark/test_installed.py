@@ -1,7 +1,9 @@
+"""Installed PySpark is preferred to the zip files of spark-submit."""
+
 from __future__ import annotations
 
-import ast
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -25,7 +27,7 @@ def folder_with(tmp_path: Path, *packages: str) -> Path:
     return tmp_path
 
 
-def test_a_process_takes_the_installed_packages_where_spark_submit_puts_its_zip_files_in_front() -> None:
+def test_installed_pyspark_is_preferred_to_the_zip_files_of_spark_submit() -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, ZIPS))}
 
     def taken(also: str) -> list[str]:
@@ -37,16 +39,10 @@ def test_a_process_takes_the_installed_packages_where_spark_submit_puts_its_zip_
     assert taken("sluice_spark, ") == [pyspark.__file__, py4j.__file__]
 
 
-@pytest.mark.parametrize("main", MAINS, ids=lambda main: main.stem)
-def test_no_main_imports_pyspark_before_the_package_that_prefers_the_installed_one(main: Path) -> None:
-    first = [
-        name.partition(".")[0]
-        for node in ast.parse(main.read_text()).body
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [a.name for a in node.names])
-        if name.partition(".")[0] in ("pyspark", "py4j", "sluice_spark")
-    ]
-    assert first[:1] == ["sluice_spark"]
+def test_each_main_imports_sluice_spark_before_pyspark() -> None:
+    for main in MAINS:
+        first = re.findall(r"(?m)^(?:from|import) (pyspark|py4j|sluice_spark)\b", main.read_text())
+        assert first[:1] == ["sluice_spark"], main
 
 
 def site_with(tmp_path: Path, py4j: str) -> Path:
@@ -55,7 +51,7 @@ def site_with(tmp_path: Path, py4j: str) -> Path:
     return site
 
 
-def test_spark_of_another_folder_stays_in_front(tmp_path: Path) -> None:
+def test_spark_of_another_folder_is_preferred(tmp_path: Path) -> None:
     path = ["/spark/python/lib/pyspark.zip", "/spark/python/lib/py4j-0.10.9.9-src.zip"]
     path.append(str(site_with(tmp_path, "0.10.9.9")))
     before = list(path)
@@ -64,15 +60,15 @@ def test_spark_of_another_folder_stays_in_front(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("installed", "stays"), [("0.10.9.9", False), ("0.10.9.8", True)])
-def test_py4j_of_another_version_stays_in_front(tmp_path: Path, installed: str, stays: bool) -> None:
+def test_py4j_of_another_version_is_preferred(tmp_path: Path, installed: str, stays: bool) -> None:
     site = site_with(tmp_path, installed)
-    py4j = f"{site}/pyspark//python/lib/py4j-0.10.9.9-src.zip"  # as somebody may write it
+    py4j = f"{site}/pyspark//python/lib/py4j-0.10.9.9-src.zip"
     path = [f"{site}/pyspark/python/lib/pyspark.zip", py4j, "/others.zip", str(site)]
     prefer_installed(path)
     assert path == [py4j] * stays + ["/others.zip", str(site)]
 
 
-def test_zip_files_stay_where_nothing_is_installed(tmp_path: Path) -> None:
+def test_zip_files_are_kept_where_nothing_is_installed(tmp_path: Path) -> None:
     path = [*map(str, ZIPS), str(tmp_path)]
     before = list(path)
     prefer_installed(path)

@@ -1,4 +1,4 @@
-"""Connections are read from variables, and no form of them shows a secret."""
+"""Connections are read from variables, and show no secret."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sluice.errors import ConfigError
 from sluice.sources.kafka import KafkaSettings
 
 
-def test_a_connection_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -> None:
     assert variable_of("my_kafka") == "AIRFLOW_CONN_MY_KAFKA"
     whole = {"conn_type": "kafka", "host": "h", "port": "9", "login": "l", "password": SECRET, "extra": SASL}
     for text in (json.dumps(whole), json.dumps({**whole, "extra": json.dumps(SASL)})):
@@ -26,16 +26,14 @@ def test_a_connection_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     "text", ["", "kafka://u:hunter2@h:1", "[]", '"x"', '{"port": "hunter2"}', '{"extra": "{hunter2"}']
 )
-def test_a_variable_that_is_not_in_json_form_is_refused_without_being_repeated(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
+def test_variable_that_is_not_json_is_refused_without_its_secret(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MY_KAFKA", text)
     with pytest.raises(ConfigError, match=r"my_kafka|AIRFLOW_CONN_MY_KAFKA") as caught:
         Connection.from_env("my_kafka")
     assert SECRET not in str(caught.value)
 
 
-def test_no_form_of_a_connection_shows_a_secret() -> None:
+def test_connection_shows_no_secret() -> None:
     secret = connection(SASL, password=SECRET)
     assert SECRET not in repr(secret) + str(secret)
     settings = KafkaSettings.from_connection(secret)

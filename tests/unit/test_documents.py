@@ -1,4 +1,4 @@
-"""Documents lead where they say, and what the README tells a newcomer to write is valid."""
+"""Links of the documents lead somewhere, their examples are valid, and their matrices are right."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def anchors(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])
-def test_each_link_leads_somewhere(file: Path) -> None:
+def test_links_of_a_document_lead_somewhere(file: Path) -> None:
     text = re.sub(r"(?ms)^```.*?^```", "", file.read_text())
     links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
     lost = []
@@ -52,7 +52,7 @@ def test_every_document_is_linked_in_the_readme() -> None:
     assert [file.name for file in (ROOT / "docs").glob("*.md") if f"(docs/{file.name}" not in readme] == []
 
 
-def test_a_newcomers_first_pipeline_is_valid(tmp_path: Path) -> None:
+def test_first_pipeline_of_the_readme_is_valid(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text().partition(OWN)[2].partition("\n## ")[0]
     blocks = re.findall(r"(?ms)^```(\w+)\n(.*?)^```", section)
     shell, pipeline, suite, *_, lagging = (text for language, text in blocks if language != "bash" or "<<'PY'" in text)
@@ -115,20 +115,20 @@ def allowed(check: Callable[[], Any]) -> bool:
         return False
 
 
-def test_the_matrix_of_sources_says_what_is_refused() -> None:
-    told = matrix("Sources and strategies")
-    assert told.keys() == SOURCES.keys()
-    for name, cells in told.items():
+def test_matrix_of_sources_names_refusals() -> None:
+    documented = matrix("Sources and strategies")
+    assert documented.keys() == SOURCES.keys()
+    for name, cells in documented.items():
         only_log = {"recovery": "wal"} if name == "`socket`" else {}
         spec = pipeline(SOURCES[name], SINKS["`delta`"], **only_log)
         really = [*(spec.refusal(strategy) is None for strategy in Recovery), spec.no_intervals is None]
         assert [cell != "**no**" for cell in cells[:-1]] == really, name
 
 
-def test_the_matrix_of_sinks_says_what_is_refused() -> None:
-    told = matrix("Sinks and kinds of run")
-    assert told.keys() == SINKS.keys()
-    for name, (_, *cells, judged, stateful, _) in told.items():
+def test_matrix_of_sinks_names_refusals() -> None:
+    documented = matrix("Sinks and kinds of run")
+    assert documented.keys() == SINKS.keys()
+    for name, (_, *cells, judged, stateful, _) in documented.items():
         spec = pipeline(KAFKA, SINKS[name])
         really = [
             spec.no_intervals is None,
@@ -142,6 +142,6 @@ def test_the_matrix_of_sinks_says_what_is_refused() -> None:
         assert spec.sink.kind.whole == (judged != "the staged rows"), name
 
 
-def test_the_matrices_name_tests_that_are_there() -> None:
+def test_matrices_name_existing_tests() -> None:
     named = set(re.findall(r"`(test_\w+\.py)`", (ROOT / "docs/sources-and-sinks.md").read_text()))
     assert [name for name in sorted(named) if not (ROOT / "tests/chaos" / name).is_file()] == []

@@ -1,4 +1,4 @@
-"""What is installed is what was pinned, and the pins fit one another."""
+"""Installed packages are the pinned ones, and pins fit one another."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from packaging.markers import default_environment
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from sluice import __version__
 from sluice.launch import jars
 from sluice.shipped import CHECKOUT
 
@@ -21,7 +20,7 @@ def requirements(file: str = "requirements.txt") -> list[Requirement]:
 
 
 def declared() -> list[Requirement]:
-    """What pyproject.toml asks for, extras included; what an extra takes from another one left out."""
+    """Requirements of pyproject.toml, extras included."""
     project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     lists = [project["dependencies"], *project["optional-dependencies"].values()]
     found = [Requirement(line) for lines in lists for line in lines]
@@ -39,19 +38,14 @@ def test_every_requirement_is_pinned_to_one_version() -> None:
     assert [str(r) for r in found if [s.operator for s in r.specifier] != ["=="] or "*" in str(r.specifier)] == []
 
 
-def test_an_installed_sluice_accepts_what_is_pinned() -> None:
+def test_dependencies_of_the_package_accept_the_pins() -> None:
     pins = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in requirements()}
     asked = {canonicalize_name(r.name): r for r in declared()}
     assert {name: str(r) for name, r in asked.items() if name not in pins or not r.specifier.contains(pins[name])} == {}
     assert asked.keys() == {canonicalize_name(r.name) for r in requirements("requirements.in")}
 
 
-def test_the_version_is_said_in_one_place() -> None:
-    assert version("sluice") == __version__
-    assert "version" not in tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-
-
-def test_what_is_installed_is_what_is_pinned() -> None:
+def test_installed_packages_are_the_pinned_ones() -> None:
     def installed(name: str) -> str | None:
         try:
             return version(name)
@@ -64,12 +58,9 @@ def test_what_is_installed_is_what_is_pinned() -> None:
     assert wrong == {}
 
 
-def test_pyspark_and_its_client_share_a_directory_and_so_a_version() -> None:
-    assert version("pyspark") == version("pyspark-client")
-
-
-def test_the_jars_fit_the_wheels() -> None:
+def test_jars_fit_the_wheels() -> None:
     spark = version("pyspark")
+    assert version("pyspark-client") == spark, "they share a folder"
     jar = jar_versions()
     assert jar["spark-sql-kafka-0-10"] == ("spark-sql-kafka-0-10_2.13", spark)
     delta = version("delta-spark")

@@ -1,14 +1,21 @@
-"""Exit codes and typed errors."""
+"""Exit codes, typed errors, crash points, and files that are created once."""
 
 from __future__ import annotations
 
-from sluice import errors
+import os
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
 from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
+from sluice.faults import point
+from sluice.once import made_once
 
 TYPED = [c for c in SluiceError.__subclasses__() if c.__module__ == "sluice.errors"]
 
 
-def test_each_exit_code_has_one_error_and_each_error_one_exit_code() -> None:
+def test_exit_codes_and_errors_are_one_to_one() -> None:
     assert {c.exit_code: c for c in TYPED}.keys() == set(ExitCode) - {ExitCode.DONE, ExitCode.OTHER}
     assert len({c.exit_code for c in TYPED}) == len(TYPED)
     for kind in TYPED:
@@ -17,7 +24,7 @@ def test_each_exit_code_has_one_error_and_each_error_one_exit_code() -> None:
         assert error_for_exit_code(code) is SluiceError
 
 
-def test_the_exit_codes_are_those_that_users_were_promised() -> None:
+def test_exit_codes_are_stable() -> None:
     assert {c.name: int(c) for c in ExitCode} == {
         "DONE": 0, "OTHER": 1, "CONFIG": 10, "SOURCE_UNREACHABLE": 20, "OFFSETS_GONE": 21, "TOPIC_RECREATED": 22,
         "NOT_AUTHORIZED": 23, "SINK_FAILED": 30, "LEASE_HELD": 40, "CHECKPOINT_MISFIT": 41, "QUALITY_FAILED": 50,
@@ -25,11 +32,47 @@ def test_the_exit_codes_are_those_that_users_were_promised() -> None:
     }  # fmt: skip
 
 
-def test_only_what_time_can_mend_is_tried_again() -> None:
+def test_errors_that_are_retried() -> None:
     again = {c.__name__ for c in TYPED if c.retry is not Retry.NEVER}
     assert again == {"SourceUnreachableError", "SinkError", "LeaseHeldError"}
 
 
-def test_an_error_says_three_things() -> None:
-    told = str(errors.SinkError("it broke", state="clean", next_step="sluice run p"))
-    assert told.splitlines() == ["it broke", "  data: clean", "  next: sluice run p"]
+def test_crash_point_kills_only_on_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_KILL_AT", raising=False)
+    point("rows-staged")
+    monkeypatch.setenv("SLUICE_KILL_AT", "rows-staged:99")
+    point("rows-staged")
+    with pytest.raises(AssertionError):
+        point("no-such-point")
+
+
+def test_made_once_by_one_of_several(tmp_path: Path) -> None:
+    file = tmp_path / "id"
+    with ThreadPoolExecutor(8) as pool:
+        made = list(pool.map(lambda n: made_once(file, b"%d" % n), range(8)))
+    assert made.count(True) == 1
+    assert file.read_bytes() == b"%d" % made.index(True)
+    assert list(tmp_path.iterdir()) == [file]
+
+
+def test_made_once_syncs_the_content_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "id"
+    synced: list[tuple[object, bool]] = []
+
+    def fsync(handle: int) -> None:
+        found = os.fstat(handle)
+        synced.append(("folder" if os.path.samestat(found, tmp_path.stat()) else found.st_size, file.exists()))
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    assert made_once(file, b"whole")
+    assert synced == [(5, False), ("folder", True)]
+
+
+def test_made_once_leaves_nothing_after_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: object) -> None:
+        raise OSError("no links here")
+
+    monkeypatch.setattr(os, "link", refused)
+    with pytest.raises(OSError, match="no links"):
+        made_once(tmp_path / "id", b"x")
+    assert list(tmp_path.iterdir()) == []

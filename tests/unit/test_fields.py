@@ -1,4 +1,4 @@
-"""Durations and places: what is one, and what a misspelt one was meant to be."""
+"""Durations, locations, texts of times, run ids, and counts of unknown fields."""
 
 from __future__ import annotations
 
@@ -8,30 +8,32 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from sluice.fields import TablePath, duration
+from sluice.rescued import NONE, Rescued
+from sluice.text import LONGEST_RUN, instant, run_of_interval
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("15m", 900), ("2 h", 7200), ("7d", 604_800)])
-def test_a_duration_has_a_unit(text: str, seconds: int) -> None:
+def test_duration_has_a_unit(text: str, seconds: int) -> None:
     assert duration(text) == timedelta(seconds=seconds)
 
 
 @pytest.mark.parametrize(
-    ("text", "meant"),
+    ("text", "right"),
     [
         ("15min", "15m"), ("15 minutes", "15m"), ("2hrs", "2h"), ("7 days", "7d"), ("2H", "2h"), ("2w", "14d"),
         ("1 week", "7d"), ("1.5h", "90m"), ("0,5 d", "12h"), ("30 sec.", "30s"), ("1.00001s", None), ("soon", None),
         ("5 years", None), ("-5m", None), ("٣ min", None),
     ],
 )  # fmt: skip
-def test_a_misspelt_one_is_told_with_what_was_meant(text: str, meant: str | None) -> None:
-    with pytest.raises(ValueError, match="is not a duration: write 30s, 15m, 2h or 7d") as refused:
+def test_misspelt_duration_is_refused_with_the_right_one(text: str, right: str | None) -> None:
+    with pytest.raises(ValueError, match="15m") as refused:
         duration(text)
     said = str(refused.value)
-    assert said.endswith(f"; did you mean {meant}?") if meant else "did you mean" not in said
+    assert said.endswith(f"; did you mean {right}?") if right else "did you mean" not in said
 
 
 @pytest.mark.parametrize(
-    ("path", "told"),
+    ("path", "named"),
     [
         ("s3a://lake/a#b", "has #, which"),
         ("s3a://lake/a%20b?x", "has % and \\?, which"),
@@ -40,10 +42,43 @@ def test_a_misspelt_one_is_told_with_what_was_meant(text: str, meant: str | None
         ("/lake/a#b%20//c/", ""),
     ],
 )
-def test_a_url_means_the_same_to_all_who_read_it(path: str, told: str) -> None:
+def test_ambiguous_url_is_refused(path: str, named: str) -> None:
     place = TypeAdapter(TablePath)
-    if told:
-        with pytest.raises(ValidationError, match=told):
+    if named:
+        with pytest.raises(ValidationError, match=named):
             place.validate_python(path)
     else:
         assert place.validate_python(path) == (path.rstrip("/") if "://" in path else path)
+
+
+def test_run_id_of_an_interval_is_unique_and_fits() -> None:
+    assert run_of_interval("manual__2026") == "manual__2026__interval"
+    first, second = (run_of_interval("x" * 249 + end) for end in "ab")
+    assert first == run_of_interval("x" * 249 + "a") != second
+    assert len(first) == len(second) == LONGEST_RUN
+    assert first.endswith("__interval")
+    assert run_of_interval("x" * 240) == "x" * 240 + "__interval"
+
+
+def test_time_that_python_does_not_have_is_shown_by_its_year() -> None:
+    assert instant(1_356_998_400_123_456) == "2013-01-01T00:00:00.123456+00:00"
+    assert instant(1_795_590_000_000_000_000) == "the year 58869"
+    assert instant(-63_549_000_000_000_000) == "the year -44"
+
+
+def test_rescued_records_and_fields_add_up() -> None:
+    one = Rescued.of([("a", "b"), ("a",)])
+    assert one == Rescued(2, {"a": 2, "b": 1})
+    assert one | Rescued.of([("b", "c")], [5]) == Rescued(7, {"b": 6, "c": 5, "a": 2})
+    assert one | NONE == NONE | one == one
+    assert one.as_dict() == {"records": 2, "fields": {"a": 2, "b": 1}}
+
+
+def test_rescued_fields_stay_few_and_short() -> None:
+    found = NONE
+    for n in range(200):
+        found |= Rescued.of([(f"{n:03}" + "x" * 10_000, "often")])
+    assert found.records == 200
+    assert len(found.fields) == 20
+    assert next(iter(found.fields.items())) == ("often", 200)
+    assert max(map(len, found.fields)) == 101

@@ -1,4 +1,4 @@
-"""Where locations lead: paths, object stores, and URLs that nobody knows."""
+"""Locations: ``SLUICE_HOME``, paths, object stores, unknown URLs, and places without a checkout."""
 
 from __future__ import annotations
 
@@ -7,40 +7,44 @@ from pathlib import Path
 
 import pytest
 
+from sluice import shipped
 from sluice.errors import ConfigError
+from sluice.home import Home
+from sluice.pipeline import pipelines_folder
 from sluice.storage import file_system, make_folder, remove
 
 
-def test_a_path_is_a_path(tmp_path: Path) -> None:
-    make_folder(f"file://{tmp_path}/a")
+@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "local://{}"])
+def test_spellings_of_a_path_are_that_path(form: str, tmp_path: Path) -> None:
+    place = form.format(tmp_path)
+    make_folder(f"{place}/a")
     make_folder(f"{tmp_path}/a/b")
     fs, path = file_system(f"{tmp_path}/a/b")
-    assert path == f"{tmp_path}/a/b"
-    assert fs.isdir(path)
-    remove(f"file://{tmp_path}/a", f"{tmp_path}/never-there")
+    assert (path, fs.isdir(path)) == (f"{tmp_path}/a/b", True)
+    remove(f"{place}/a", f"{place}/never-there")
     assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("url", ["s3://lake/a table/x=%20", "s3a://lake/a table/x=%20", "S3A://lake//a table/x=%20/"])
-def test_an_object_store_needs_no_package(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_needs_no_package(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     fs, path = file_system(url)
     assert path == "lake/a table/x=%20"  # an object's name, which is no URL any more
     assert (fs.fs.type_name, fs.fs.region) == ("s3", "eu-central-1")
     assert file_system(url)[0] is fs
-    make_folder(url)  # asks nobody
+    make_folder(url)  # sends no request
     fs.rmdir("lake/table")  # a client that asked would find no server, and one that did it would remove what is there
 
 
-def test_a_process_that_was_forked_gets_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forked_process_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     fs, _ = file_system("s3://lake/x")
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert file_system("s3://lake/x")[0] is not fs
 
 
-def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
+def test_unknown_url_is_refused() -> None:
     with pytest.raises(ConfigError, match="nothing://") as caught:
         file_system("nothing://bucket/table")
     assert "s3a://" in caught.value.next_step
@@ -56,7 +60,7 @@ def test_what_cannot_be_read_is_named_with_the_way_out() -> None:
         ({"AWS_ENDPOINT": "https://host:9000"}, True),
     ],
 )
-def test_an_address_that_others_may_understand_in_another_way_is_refused(
+def test_ambiguous_endpoint_of_an_object_store_is_refused(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], clear: bool
 ) -> None:
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
@@ -68,10 +72,10 @@ def test_an_address_that_others_may_understand_in_another_way_is_refused(
         return
     with pytest.raises(ConfigError, match=r"is not clear: AWS_ENDPOINT"):
         file_system("s3a://lake/x")
-    remove("s3a://lake/x")  # what only cleans raises nothing
+    remove("s3a://lake/x")  # cleaning raises nothing
 
 
-def test_a_listing_that_fails_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listing_that_fails_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -82,10 +86,20 @@ def test_a_listing_that_fails_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch
             ask()
 
 
-@pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "local://{}"])
-def test_each_spelling_of_a_path_is_that_path(form: str, tmp_path: Path) -> None:
-    place = form.format(tmp_path)
-    make_folder(f"{place}/x")
-    assert os.listdir(tmp_path) == ["x"]
-    remove(f"{place}/x")
-    assert os.listdir(tmp_path) == []
+def test_home_that_is_a_url_is_refused_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", "s3://key:hidden@bucket/home")
+    with pytest.raises(ConfigError, match="path") as caught:
+        Home.from_env()
+    assert "hidden" not in str(caught.value)
+
+
+def test_relative_paths_begin_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shipped, "CHECKOUT", None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("SLUICE_HOME", "SLUICE_PIPELINES"):
+        monkeypatch.delenv(name, raising=False)
+    assert Home.from_env().root == str(tmp_path / "var")
+    with pytest.raises(ConfigError, match=f"{tmp_path}/include/pipelines"):
+        pipelines_folder()
+    (tmp_path / "include" / "pipelines").mkdir(parents=True)
+    assert pipelines_folder() == tmp_path / "include" / "pipelines"

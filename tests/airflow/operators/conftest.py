@@ -1,4 +1,4 @@
-"""Operators that use the fake spark-submit."""
+"""Operators of a pipeline ``p``, whose Spark is the fake."""
 
 from __future__ import annotations
 
@@ -9,15 +9,32 @@ from typing import Any
 import pytest
 from tests.airflow.conftest import FakeSpark
 
-from sluice_airflow.operators.bounded_run import BoundedRunOperator
+from sluice_airflow.operators.accept import AcceptOperator
+from sluice_airflow.operators.acknowledge import AcknowledgeOperator
+from sluice_airflow.operators.adopt import AdoptOperator
+from sluice_airflow.operators.redrive import RedriveOperator
+from sluice_airflow.operators.reset import ResetOperator
+from sluice_airflow.operators.retract import RetractOperator
+from sluice_airflow.operators.submit import SubmitOperator
+
+ARGUMENTS: dict[type, dict[str, Any]] = {
+    AcceptOperator: {"of_run": "live", "reason": "known gap"},
+    AcknowledgeOperator: {"reason": "retention took it"},
+    AdoptOperator: {"former": "old"},
+    RedriveOperator: {"run_id": "again"},
+    ResetOperator: {"run_id": "again", "reason": "new transform"},
+    RetractOperator: {"run_id": "back", "what": "live", "reason": "wrong currency"},
+}
+"""What an operator is given unless a test says otherwise."""
 
 
 @pytest.fixture
-def ingest(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., BoundedRunOperator]:
-    def make(**kwargs: Any) -> BoundedRunOperator:
-        kwargs = {"run_id": "manual__1", "spark_binary": spark.binary, **kwargs}
-        return BoundedRunOperator(
-            task_id="ingest", pipeline=kwargs.pop("pipeline", None) or str(pipeline_file()), **kwargs
-        )
+def make(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., Any]:
+    """Make an operator of ``p``."""
+    file = pipeline_file("p")
 
-    return make
+    def operator(kind: type, **more: Any) -> Any:
+        submits = {"run_id": "manual__1", "spark_binary": spark.binary} if issubclass(kind, SubmitOperator) else {}
+        return kind(**{"task_id": "t", "pipeline": str(file), **submits, **ARGUMENTS.get(kind, {}), **more})
+
+    return operator

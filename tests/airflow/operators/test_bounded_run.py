@@ -1,107 +1,120 @@
-"""The operator that runs, against a spark-submit that does as it is told."""
+"""The operators that run and judge, and what every operator that starts Spark shares; spark-submit is a fake."""
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOperator
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import SECRET, FakeSpark
 
-from sluice.errors import ConfigError, ExitCode, Retry, SluiceError, error_for_exit_code
+from sluice.errors import ConfigError, ExitCode, QualityError, Retry, SluiceError, error_for_exit_code
 from sluice.ledger import Ledger
 from sluice.run.decision import accept
+from sluice_airflow.links.spark_ui import SparkUiLink
+from sluice_airflow.operators.bounded_run import BoundedRunOperator
+from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-
-def test_it_brings_back_the_account_and_the_joined_ranges(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    spark.plan("bounded_run.py", written=[5, 7], verdict="passed")
-    account = ingest().execute(context())
-    assert account == {
-        "run": "manual__1", "recovery": "replay", "planned": 12, "written": 12, "filtered": 0, "quarantined": 0,
-        "absent": 0, "lost": 0, "verdict": "passed", "seconds": 1.5, "ranges": [["demo", 0, 0, 12]],
-    }  # fmt: skip
-    json.dumps(account)
+RUN, VALIDATE = "bounded_run.py", "validate_sink.py"
 
 
-def test_the_button_to_the_page_is_there_while_the_run_is_at_work(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    spark.plan("bounded_run.py", code=20)
+def argv_of(spark: FakeSpark, main: str = RUN) -> list[str]:
+    call = spark.call(main)
+    assert call is not None
+    argv: list[str] = call["argv"]
+    return argv
+
+
+def after(argv: list[str], option: str) -> str:
+    return argv[argv.index(option) + 1]
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
+
+
+def test_bounded_run_returns_the_account_with_joined_ranges(make: Any, spark: FakeSpark, context: Any) -> None:
+    spark.plan(RUN, written=[5, 7], verdict="passed", say=["12:00:00 sluice: Spark's web UI: http://worker:4040"])
     here = context()
-    with pytest.raises(SluiceError):
-        ingest().execute(here)
-    assert here["ti"].xcoms["_link_PageLink"].endswith("/plugin/sluice/sluice/?pipeline=demo&run=manual__1")
+    operator = make(BoundedRunOperator)
+    assert operator.execute(here) == {
+        "run": "manual__1", "recovery": "replay", "planned": 12, "written": 12, "filtered": 0, "quarantined": 0,
+        "absent": 0, "lost": 0, "verdict": "passed", "seconds": 1.5, "ranges": [["p", 0, 0, 12]],
+    }  # fmt: skip
+    link = SparkUiLink()
+    assert here["ti"].xcoms[link.xcom_key] == "http://worker:4040", "while the driver lives"
+    assert link.get_link(operator, ti_key=None) == "", "Airflow asks when the task has ended"
 
 
-def test_argv_is_the_cores(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    ingest().execute(context(recovery="replay", max_records_per_batch=77, validate=False))
-    argv = spark.call("bounded_run.py")["argv"]
-    assert argv[argv.index("--master") + 1] == "local[1]"
-    assert argv[argv.index("--deploy-mode") + 1] == "client"
-    tail = argv[argv.index("--pipeline") + 2 :]
-    assert tail == ["--run", "manual__1", "--recovery", "replay", "--max-records-per-batch", "77", "--no-validate"]
+@pytest.mark.parametrize(
+    ("kwargs", "form", "tail"),
+    [
+        ({}, {}, ""),
+        (
+            {},
+            {"recovery": "replay", "max_records_per_batch": 77, "validate": False},
+            "--recovery replay --max-records-per-batch 77 --no-validate",
+        ),
+        (
+            {"max_records_per_batch": 5, "validate": True},
+            {"max_records_per_batch": 77, "validate": False},
+            "--max-records-per-batch 5",
+        ),
+    ],
+    ids=["file", "form", "task"],
+)
+def test_bounded_run_takes_arguments_from_task_form_and_file_in_this_order(
+    make: Any, spark: FakeSpark, context: Any, kwargs: Any, form: Any, tail: str
+) -> None:
+    make(BoundedRunOperator, **kwargs).execute(context(**form))
+    argv = argv_of(spark)
+    assert (after(argv, "--master"), after(argv, "--deploy-mode")) == ("local[1]", "client")
+    assert argv[argv.index("--pipeline") + 2 :] == ["--run", "manual__1", *tail.split()]
     assert any(a.startswith("spark.driver.extraJavaOptions=-XX:+UseParallelGC") for a in argv)
 
 
-def test_what_the_task_says_outranks_the_form(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    ingest(max_records_per_batch=5, validate=True).execute(context(max_records_per_batch=77, validate=False))
-    argv = spark.call("bounded_run.py")["argv"]
-    assert argv[argv.index("--max-records-per-batch") + 1] == "5"
-    assert "--no-validate" not in argv
-
-
-def test_without_params_the_file_decides(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    ingest().execute(context())
-    argv = spark.call("bounded_run.py")["argv"]
-    assert argv[-2:] == ["--run", "manual__1"]
-
-
-def test_the_connection_of_the_sink_travels_beside_that_of_the_source(
-    ingest: Any, spark: FakeSpark, context: Any, pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
+def test_bounded_run_passes_secrets_in_the_environment_only(
+    make: Any, spark: FakeSpark, context: Any, pipeline_file: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     secret = {"conn_type": "postgres", "host": "db", "login": "me", "password": "pg-secret", "schema": "shop"}
     monkeypatch.setenv("AIRFLOW_CONN_POSTGRES_DEFAULT", json.dumps(secret))
-    operator = ingest()
-    file = pipeline_file()
-    file.write_text(file.read_text().replace("{delta: {path: demo}}", "{postgres: {table: demo}}"))
-    operator.execute(context())
-    call = spark.call("bounded_run.py")
+    operator, file = make(BoundedRunOperator), pipeline_file("p")
+    file.write_text(file.read_text().replace("{delta: {path: p}}", "{postgres: {table: p}}"))
+    account = operator.execute(context())
+    call = spark.call(RUN)
+    assert call is not None
     assert json.loads(call["env"]["AIRFLOW_CONN_POSTGRES_DEFAULT"]) == secret
     assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
-    assert "pg-secret" not in " ".join(call["argv"])
-
-
-def test_secrets_travel_in_the_environment_only(ingest: Any, spark: FakeSpark, context: Any, capfd: Any) -> None:
-    operator = ingest()
-    account = operator.execute(context())
-    call = spark.call("bounded_run.py")
-    assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
-    assert SECRET not in " ".join(call["argv"])
     captured = capfd.readouterr()
     assert "Spark-Submit cmd" in captured.out
-    assert SECRET not in captured.out + captured.err
-    assert SECRET not in json.dumps(account)
-    rendered = {field: getattr(operator, field) for field in operator.template_fields}
-    assert SECRET not in repr(rendered)  # what Airflow stores and shows as rendered templates
-    assert SECRET not in json.dumps(Ledger.open().events("demo"))
+    rendered = {field: getattr(operator, field) for field in operator.template_fields}  # as Airflow stores and shows
+    seen = [*call["argv"], captured.out, captured.err, repr(account), repr(rendered), repr(Ledger.open().events("p"))]
+    assert [text for text in seen if SECRET in text or "pg-secret" in text] == []
 
 
 @pytest.mark.parametrize("code", [c for c in ExitCode if c not in (ExitCode.DONE, ExitCode.HELD)])
-def test_each_exit_code_is_a_type_and_a_retry(ingest: Any, spark: FakeSpark, context: Any, code: ExitCode) -> None:
-    say = ["26/11/21 noise", "sluice: error: it broke", "  data: clean", "  next: fix it"]
-    spark.plan("bounded_run.py", code=int(code), say=say)
+def test_bounded_run_turns_each_exit_code_into_a_type_and_a_retry(
+    make: Any, spark: FakeSpark, context: Any, code: ExitCode
+) -> None:
+    spark.plan(RUN, code=int(code), say=["26/11/21 noise", "sluice: error: it broke", "  data: clean", "  next: fix"])
+    here = context()
     with pytest.raises(SluiceError) as caught:
-        ingest().execute(context())
+        make(BoundedRunOperator).execute(here)
     error = caught.value
     assert type(error) is error_for_exit_code(int(code))
-    assert (error.what, error.state, error.next_step) == ("it broke", "clean", "fix it")
+    assert (error.what, error.state, error.next_step) == ("it broke", "clean", "fix")
     expected = {
         Retry.NEVER: RetryAction.FAIL,
         Retry.AS_THE_TASK_SAYS: RetryAction.DEFAULT,
@@ -109,42 +122,17 @@ def test_each_exit_code_is_a_type_and_a_retry(ingest: Any, spark: FakeSpark, con
         Retry.LATER: RetryAction.RETRY,
     }
     assert TypedRetryPolicy().evaluate(error, 1, 3).action is expected[error.retry]
+    assert here["ti"].xcoms["_link_PageLink"].endswith("/plugin/sluice/sluice/?pipeline=p&run=manual__1")
 
 
-def test_a_run_of_a_pipeline_that_is_held_is_skipped(
-    ingest: Any, spark: FakeSpark, context: Any, pipeline_file: Any
-) -> None:
-    spark.plan("bounded_run.py", written=[5], verdict="failed")
-    ingest().execute(context())
-    (spark.folder / "bounded_run.py.call").unlink()
-    file = str(pipeline_file(on_failed="hold"))
-    with pytest.raises(AirflowSkipException, match=r"'demo' is held: run 'manual__1' has the verdict failed"):
-        ingest(pipeline=file, run_id="manual__2").execute(context())
-    assert spark.call("bounded_run.py") is None, "no Spark is started"
-    spark.plan("bounded_run.py", code=ExitCode.HELD, say=["sluice: error: pipeline 'demo' is held: landed alone"])
-    with pytest.raises(AirflowSkipException, match="is held: landed alone"):
-        ingest(pipeline=file, run_id="manual__2", recovery="wal").execute(context())
-    assert spark.call("bounded_run.py") is not None, "the log goes on"
-    accept(Ledger.open(), "demo", "manual__1", reason="known gap")
-    spark.plan("bounded_run.py", written=[5], verdict="passed")
-    assert ingest(pipeline=file, run_id="manual__2").execute(context())["written"] == 5
-
-
-def test_a_retry_is_the_same_run(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    spark.plan("bounded_run.py", code=20, say=["sluice: error: broker down"])
-    with pytest.raises(SluiceError):
-        ingest().execute(context())
-    spark.plan("bounded_run.py", written=[3], verdict="passed")
-    assert ingest().execute(context(try_number=2))["written"] == 3
-    (row,) = Ledger.open().runs("demo")
-    assert (row.run, row.attempts, row.state) == ("manual__1", 2, "done")
-
-
-def test_a_run_that_the_ledger_does_not_know_is_no_success(ingest: Any, spark: FakeSpark, context: Any) -> None:
-    spark.plan("bounded_run.py", record=False)
-    with pytest.raises(SluiceError, match="has no run") as caught:
-        ingest().execute(context())
+def test_bounded_run_fails_when_the_ledger_does_not_have_its_run(make: Any, spark: FakeSpark, context: Any) -> None:
+    spark.plan(RUN, record=False)
+    with pytest.raises(SluiceError) as caught:
+        make(BoundedRunOperator).execute(context())
     assert "SLUICE_HOME" in caught.value.next_step
+
+
+# --- Spark's connection and settings ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -160,75 +148,233 @@ def test_a_run_that_the_ledger_does_not_know_is_no_success(ingest: Any, spark: F
         "{",
     ],
 )
-def test_a_spark_connection_that_would_become_yarn_is_refused_first(
-    ingest: Any, spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch, connection: str | None
+def test_bounded_run_refuses_a_spark_connection_that_would_become_yarn(
+    make: Any, spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch, connection: str | None
 ) -> None:
     if connection is None:
         monkeypatch.delenv("AIRFLOW_CONN_SPARK_DEFAULT")
     else:
         monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", connection)
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")  # would fail too, and later
-    operator = ingest()
     with pytest.raises(ConfigError, match="spark_default"):
-        operator.execute(context())
-    assert spark.call("bounded_run.py") is None
+        make(BoundedRunOperator).execute(context())
+    assert spark.call(RUN) is None
 
 
-def test_a_spark_submit_that_is_not_there(ingest: Any, context: Any) -> None:
-    with pytest.raises(ConfigError, match="cannot be started"):
-        ingest(spark_binary="/nowhere/spark-submit").execute(context())
+@pytest.mark.parametrize(("kind", "main"), [(BoundedRunOperator, RUN), (ValidateOperator, VALIDATE)])
+def test_spark_settings_come_from_the_file_and_the_task_outranks_it(
+    kind: type, main: str, make: Any, pipeline_file: Any, spark: FakeSpark, context: Any, monkeypatch: Any
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://master:7077"}')
+    if main == VALIDATE:
+        spark.plan(RUN, written=[1])
+        make(BoundedRunOperator).execute(context())
+        spark.plan(VALIDATE, verdict="passed")
+    task = make(
+        kind, driver_memory="{{ params.memory }}", executor_memory="{{ params.none }}", conf={"spark.b": "{{ 1 + 1 }}"}
+    )
+    of_file = "connection: cluster, driver_memory: 1g, executor_cores: 3, conf: {spark.a: 1, spark.b: 1}"
+    pipeline_file("p", more=f"spark: {{{of_file}}}\n")
+    here = context(memory="5g", none=None)
+    task.render_template_fields(here)
+    task.execute(here)
+    argv = argv_of(spark, main)
+    found = [after(argv, option) for option in ("--master", "--driver-memory", "--executor-cores")]
+    assert found == ["spark://master:7077", "5g", "3"]
+    assert "--executor-memory" not in argv
+    assert {"spark.a=1", "spark.b=2", "spark.sql.session.timeZone=UTC"} <= set(argv)
+
+
+HONOURED = {
+    "self", "kwargs", "conn_id", "spark_binary", "conf", "driver_memory", "executor_memory", "executor_cores",
+    "num_executors", "total_executor_cores",
+}  # fmt: skip
+
+
+def test_each_argument_of_spark_submit_that_would_do_nothing_is_refused() -> None:
+    unused = set(inspect.signature(SparkSubmitOperator.__init__).parameters) - HONOURED
+    assert {"application", "jars", "files"} < unused
+    for kind in (BoundedRunOperator, ValidateOperator):
+        for name in unused:
+            with pytest.raises(ConfigError) as caught:
+                kind(task_id="ingest", pipeline="orders", **{name: "x"})
+            assert name in caught.value.what
+            assert "driver_memory" in caught.value.next_step
+
+
+@pytest.mark.parametrize(
+    ("asked", "token"),
+    [
+        ({"conf": {"spark.ui.showConsoleProgress": "true"}}, "showConsoleProgress"),
+        ({"conf": {"spark.driver.memory": "4g"}}, "driver_memory"),
+        ({"driver_memory": "much"}, "much"),
+        ({"executor_cores": 0}, "executor_cores"),
+    ],
+)
+def test_wrong_spark_setting_is_refused_when_the_dag_is_read(asked: dict[str, Any], token: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        BoundedRunOperator(task_id="ingest", pipeline="orders", **asked)
+    assert token in str(caught.value)
+
+
+# --- ends ------------------------------------------------------------------------------------------------------------
+
+
+def test_spark_submit_that_is_missing_is_a_configuration_error(make: Any, context: Any) -> None:
+    with pytest.raises(ConfigError, match="spark-submit"):
+        make(BoundedRunOperator, spark_binary="/nowhere/spark-submit").execute(context())
 
 
 @pytest.mark.timeout(60)  # a process that survived would hold the pipe for ever
-def test_a_killed_task_fails_and_leaves_no_process(ingest: Any, spark: FakeSpark, context: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["on_kill", "SIGKILL"])
+def test_killed_task_fails_and_leaves_no_process(
+    make: Any, spark: FakeSpark, context: Any, tmp_path: Path, how: str
+) -> None:
     fifo = tmp_path / "hangs"
     os.mkfifo(fifo)
-    spark.plan("bounded_run.py", hang=str(fifo))
-    operator = ingest()
+    spark.plan(RUN, hang=str(fifo))
+    operator = make(BoundedRunOperator)
+
+    def pids() -> list[int]:
+        return [int(pid) for pid in (spark.folder / "pids").read_text().split()]
 
     def kill_when_it_hangs() -> None:
         fifo.read_text()
-        operator.on_kill()
+        if how == "on_kill":  # Airflow ends the task
+            operator.on_kill()
+        else:  # the machine is out of memory
+            for pid in pids():
+                os.kill(pid, signal.SIGKILL)
 
     killer = threading.Thread(target=kill_when_it_hangs, daemon=True)
     killer.start()
-    with pytest.raises(SluiceError, match="killed") as caught:
+    with pytest.raises(SluiceError, match="killed" if how == "on_kill" else "SIGKILL") as caught:
         operator.execute(context())
     killer.join()
     assert TypedRetryPolicy().evaluate(caught.value, 1, 3).action is RetryAction.DEFAULT
-    for pid in map(int, (spark.folder / "pids").read_text().split()):
-        assert not _alive(pid)
+    assert [p for p in pids() if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE] == []
 
 
-def test_a_kill_before_the_start_starts_nothing_that_lasts(
-    ingest: Any, spark: FakeSpark, context: Any, tmp_path: Path
-) -> None:
-    operator = ingest()
+def test_task_killed_before_it_starts_fails(make: Any, context: Any) -> None:
+    operator = make(BoundedRunOperator)
     operator.on_kill()
     with pytest.raises(SluiceError, match="killed"):
         operator.execute(context())
 
 
-@pytest.mark.timeout(60)
-def test_the_runs_own_death_by_signal_is_named(ingest: Any, spark: FakeSpark, context: Any, tmp_path: Path) -> None:
-    fifo = tmp_path / "hangs"
-    os.mkfifo(fifo)
-    spark.plan("bounded_run.py", hang=str(fifo))
-
-    def out_of_memory() -> None:
-        fifo.read_text()
-        for pid in map(int, (spark.folder / "pids").read_text().split()):
-            os.kill(pid, signal.SIGKILL)
-
-    killer = threading.Thread(target=out_of_memory, daemon=True)
-    killer.start()
-    with pytest.raises(SluiceError, match="SIGKILL"):
-        ingest().execute(context())
-    killer.join()
+# --- the verdict -----------------------------------------------------------------------------------------------------
 
 
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
+def result(name: str, severity: str, **more: Any) -> dict[str, Any]:
+    return {"expectation": name, "severity": severity, "success": False, "exception": None, "scope": "slice", **more}
+
+
+BAD = {
+    "success": False,
+    "suite": "demo",
+    "rows": 7,
+    "results": [
+        result("not_null", "critical", column="carrier", observed=None, unexpected_count=3, unexpected_percent=42.857,
+               examples=["<a>", "<b>"]),
+        result("row_count", "warning", column=None, success=True, observed=7, unexpected_count=None, examples=[]),
+        result("warning_one", "warning"), result("info_one", "info"),
+        result("broken_one", "info", exception="ValueError: no"),
+    ],
+    "excesses": [{"limit": "max_quarantined", "verdict": "failed", "why": "98 of 100 records are in quarantine"},
+                 {"limit": "max_lost", "verdict": "warned", "why": "1 of 10"}],
+    "data_docs": "https://docs.example/demo", "error": None,
+}  # fmt: skip
+
+
+@pytest.fixture
+def a_run(make: Any, spark: FakeSpark, context: Any) -> Callable[..., None]:
+    def run(**plan: Any) -> None:
+        spark.plan(RUN, written=[7], **plan)
+        make(BoundedRunOperator).execute(context())
+
+    return run
+
+
+@pytest.mark.parametrize("verdict", ["passed", "warned", "empty"])
+def test_validate_takes_a_good_verdict_without_spark(
+    make: Any, spark: FakeSpark, context: Any, a_run: Any, verdict: str
+) -> None:
+    a_run(verdict=verdict)
+    assert make(ValidateOperator).execute(context()) == verdict
+    assert spark.call(VALIDATE) is None
+
+
+@pytest.mark.parametrize("verdict", ["failed", "error"])
+def test_validate_fails_for_good_on_a_bad_verdict_and_names_its_causes(
+    make: Any, context: Any, a_run: Any, verdict: str, capfd: Any
+) -> None:
+    a_run(verdict=verdict, judgement=BAD)
+    here = context()
+    with pytest.raises(QualityError) as caught:
+        make(ValidateOperator).execute(here)
+    assert TypedRetryPolicy().evaluate(caught.value, 1, 3).action is RetryAction.FAIL
+    causes = ("not_null", "broken_one", "max_quarantined") if verdict == "failed" else ()
+    assert [cause for cause in causes if cause not in caught.value.what] == []
+    assert [no for no in ("warning_one", "info_one", "max_lost", "row_count") if no in caught.value.what] == []
+    assert verdict == "error" or "--quarantined" in caught.value.next_step
+    log = capfd.readouterr().out
+    assert [word for word in ("not_null", "42.86", "'<a>', '<b>'", "98 of 100") if word not in log] == []
+    judgement = here["ti"].xcoms["judgement"]  # pushed before the task failed
+    assert (judgement["verdict"], judgement["failed"][0]["column"]) == (verdict, "carrier")
+    assert judgement["exceeded"][0] == "max_quarantined: 98 of 100 records are in quarantine"
+    assert "<a>" not in json.dumps(judgement), "values of records are in no XCom"
+
+
+def test_validate_goes_on_after_a_warning_or_an_acceptance(
+    make: Any, context: Any, a_run: Any, pipeline_file: Any
+) -> None:
+    a_run(verdict="failed", judgement=BAD)
+    operator = make(ValidateOperator)
+    pipeline_file("p", on_failed="warn")
+    assert operator.execute(context()) == "failed"
+    pipeline_file("p", on_failed="hold")
+    with pytest.raises(QualityError) as caught:
+        operator.execute(context())
+    assert "sluice accept p manual__1 --reason TEXT" in caught.value.next_step
+    accept(Ledger.open(), "p", "manual__1", reason="known gap")
+    assert operator.execute(context()) == "failed"
+
+
+@pytest.mark.parametrize("why", ["no verdict", "cleared", "rejudge"])
+def test_validate_judges_by_spark_where_it_must(
+    make: Any, spark: FakeSpark, context: Any, a_run: Any, why: str
+) -> None:
+    a_run(**({} if why == "no verdict" else {"verdict": "failed", "judgement": BAD}))
+    spark.plan(VALIDATE, verdict="passed", judgement={**BAD, "success": True})
+    operator = make(ValidateOperator, rejudge=why == "rejudge")
+    assert operator.execute(context(try_number=2 if why == "cleared" else 1)) == "passed"
+    assert argv_of(spark, VALIDATE)[-2:] == ["--run", "manual__1"]
+
+
+@pytest.mark.parametrize(
+    ("code", "on_failed", "error"),
+    [(50, "fail", QualityError), (50, "warn", None), (10, "fail", ConfigError), (10, "warn", ConfigError)],
+)
+def test_validate_takes_exit_code_50_as_an_answer_and_others_as_failures(
+    make: Any, spark: FakeSpark, context: Any, a_run: Any, pipeline_file: Any, code: int, on_failed: str, error: Any
+) -> None:
+    a_run()
+    operator = make(ValidateOperator)
+    pipeline_file("p", on_failed=on_failed)
+    spark.plan(VALIDATE, code=code, verdict="failed", judgement=BAD, say=["sluice: error: no such suite"])
+    if error is None:
+        assert operator.execute(context()) == "failed"
+    else:
+        with pytest.raises(error, match="not_null" if code == 50 else "no such suite"):
+            operator.execute(context())
+
+
+def test_validate_is_skipped_by_the_form_and_fails_without_a_run(make: Any, spark: FakeSpark, context: Any) -> None:
+    here = context(validate=False)
+    with pytest.raises(AirflowSkipException):
+        make(ValidateOperator).execute(here)
+    assert (here["ti"].xcoms, spark.call(VALIDATE)) == ({}, None), "a skip leaves no words for alerts"
+    with pytest.raises(SluiceError) as caught:
+        make(ValidateOperator).execute(context())
+    assert "ingest" in caught.value.next_step
+    assert caught.value.retry is Retry.AS_THE_TASK_SAYS

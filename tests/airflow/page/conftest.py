@@ -17,7 +17,7 @@ USERS = {"ada": "admin", "vic": "viewer"}
 
 @pytest.fixture(scope="module")
 def server(airflow_db: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str | None], TestClient]]:
-    """Make a client that is logged in as a user; None: as nobody."""
+    """Make a client that is logged in as a user; None: that is not logged in."""
     from airflow.api_fastapi.app import create_app, purge_cached_app
     from airflow.models.dag import DagModel
     from airflow.models.dagbundle import DagBundleModel

@@ -22,9 +22,5 @@ def seen(
 
 
 SILENT = Backlog(
-    "demo",
-    (PartitionLag("demo", 0, 0, None, None),),
-    Limits(10),
-    SourceUnreachableError("no broker answers"),
-    at=NOW,
+    "demo", (PartitionLag("demo", 0, 0, None, None),), Limits(10), SourceUnreachableError("no broker answers"), at=NOW
 )

@@ -1,4 +1,4 @@
-"""The watcher around the crossing: its looks, its state and its events."""
+"""The watcher around the crossing: its looks, its state and its events, and that pipelines share its looks."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def events(
     return asyncio.run(collect())
 
 
-def test_the_watcher_can_be_made_again_and_is_the_same_to_airflow(pipeline_file: Callable[..., Path]) -> None:
+def test_watcher_survives_serialization_as_the_same_trigger(pipeline_file: Callable[..., Path]) -> None:
     path, values = LagWatcher(pipeline=str(pipeline_file()), dag_id="demo", kafka_conn_id="kafka_default").serialize()
     again = import_string(path)(**values)
     assert again.serialize() == (path, values)
@@ -95,16 +95,20 @@ def test_the_watcher_can_be_made_again_and_is_the_same_to_airflow(pipeline_file:
     assert SECRET not in repr(values)
 
 
-def test_events_carry_the_snapshot_and_the_state_is_kept(airflow: Airflow) -> None:
+def test_watcher_sends_the_snapshot_and_keeps_its_state(airflow: Airflow) -> None:
     (payload,) = events(airflow.watcher(), [None, seen(0, 3), seen(0, 11), seen(0, 12), SILENT])
     assert (payload["records"], payload["pipeline"]) == (11, "demo")
     assert airflow.store.values["crossing"]["announced"] == payload
     airflow.runs = Runs(8, 0)
     assert events(airflow.watcher(), [seen(0, 12), SILENT, seen(0, 13)]) == [], "another triggerer knows what was sent"
     assert events(airflow.watcher(), [seen(13, 13), seen(13, 24)])[0]["positions"] == {"demo": {"0": 13}}
+    airflow.runs = IDLE
+    forgetful = airflow.watcher()
+    forgetful.asset_state_store = None
+    assert len(events(forgetful, [seen(0, 11), seen(0, 12)])) == 1, "it remembers for itself"
 
 
-def test_nothing_is_sent_that_could_not_be_remembered(airflow: Airflow) -> None:
+def test_watcher_sends_nothing_that_it_could_not_remember(airflow: Airflow) -> None:
     def outage(look: int) -> None:
         airflow.store.down = look < 2
 
@@ -112,7 +116,7 @@ def test_nothing_is_sent_that_could_not_be_remembered(airflow: Airflow) -> None:
     assert len(events(airflow.watcher(), [seen(0, 11)] * 5, outage)) == 1
 
 
-def test_an_airflow_that_does_not_count_runs_is_asked_again(airflow: Airflow) -> None:
+def test_watcher_asks_again_when_airflow_does_not_count_runs(airflow: Airflow) -> None:
     watcher, answers = airflow.watcher(), iter([RuntimeError("no answer"), IDLE])
 
     async def runs() -> Runs:
@@ -122,13 +126,6 @@ def test_an_airflow_that_does_not_count_runs_is_asked_again(airflow: Airflow) ->
         return answer
 
     watcher._runs = runs  # type: ignore[method-assign]
-    assert len(events(watcher, [seen(0, 11), seen(0, 12)])) == 1
-
-
-def test_a_watcher_without_a_store_remembers_for_itself(airflow: Airflow) -> None:
-    watcher = airflow.watcher()
-    watcher.asset_state_store = None
-    airflow.runs = IDLE
     assert len(events(watcher, [seen(0, 11), seen(0, 12)])) == 1
 
 
@@ -181,7 +178,7 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_any_number_of_pipelines_of_one_connection_share_one_look(
+def test_watchers_of_one_connection_share_one_look(
     airflow: Airflow, kafka: Kafka, pipeline_file: Callable[..., Path]
 ) -> None:
     names = ["one", "two", "three"]
@@ -222,14 +219,14 @@ def test_any_number_of_pipelines_of_one_connection_share_one_look(
     assert module._watching == {}
 
 
-def test_another_connection_or_interval_is_another_look(airflow: Airflow) -> None:
+def test_watcher_of_another_connection_or_interval_looks_for_itself(airflow: Airflow) -> None:
     key = airflow.watcher("a.yaml").shared_stream_key()
     assert airflow.watcher("b.yaml", dag_id="b").shared_stream_key() == key
-    assert airflow.watcher("a.yaml", kafka_conn_id="kafka_2").shared_stream_key() != key
-    assert airflow.watcher("a.yaml", poll_interval=7.0).shared_stream_key() != key
+    for other in ({"kafka_conn_id": "kafka_2"}, {"poll_interval": 7.0}):
+        assert airflow.watcher("a.yaml", **other).shared_stream_key() != key
 
 
-def test_a_connection_that_is_missing_ends_no_watcher(
+def test_watcher_outlives_a_missing_connection(
     airflow: Airflow, kafka: Kafka, pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher = airflow.watcher(str(pipeline_file()), kafka_conn_id="kafka_later")
@@ -247,7 +244,7 @@ def test_a_connection_that_is_missing_ends_no_watcher(
     asyncio.run(watcher.cleanup())
 
 
-def test_a_slow_broker_makes_nobody_wait_for_ever(kafka: Kafka, pipeline_file: Callable[..., Path]) -> None:
+def test_slow_broker_lets_each_pipeline_have_its_turn(kafka: Kafka, pipeline_file: Callable[..., Path]) -> None:
     lookout, files = module._Lookout(1.0), sorted(str(pipeline_file(n)) for n in ("one", "two", "three"))
     settings: Any = object()
     in_turn = [list(lookout.look(files, settings, seconds=0)) for _ in range(4)]

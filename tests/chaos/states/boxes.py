@@ -24,19 +24,6 @@ from tests.fixtures.stream import StreamSandbox, origin
 from sluice.local.servers import Postgres
 from sluice_spark.sinks.iceberg import catalog
 
-__all__ = [
-    "Box",
-    "ConsoleBox",
-    "FolderBox",
-    "IcebergBox",
-    "OnPostgres",
-    "PostgresBox",
-    "TopicBox",
-    "WriterBox",
-    "close",
-    "closing",
-]
-
 _CLOSING: list[Callable[[], object]] = []
 
 
@@ -50,7 +37,15 @@ class Box(KeptSandbox):
     """Whether the audit can compare rows."""
     at_least_once = False
     kept_rows = True
-    """Whether the sink keeps rows that somebody can look at."""
+    """Whether the sink keeps rows that can be looked at."""
+    unkept: tuple[str, ...] = ()
+    """Columns that the sink does not keep."""
+    moves = False
+    """Whether what is due depends on how far a dead run came."""
+
+    def grow(self) -> None:
+        """Add what comes behind the records that were fed first."""
+        self.feed(4)
 
     def serve(self) -> None:
         """Start the servers that it needs beside the broker; :func:`close` of the module ends them."""
@@ -113,6 +108,16 @@ def close() -> None:
         _CLOSING.pop()()
 
 
+def on_database(url: str, *statements: str, **values: Any) -> list[Any]:
+    """Do something in a database, each statement by itself; return what the last one found."""
+    engine, found = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool), list[Any]()
+    with engine.connect() as connection:
+        for statement in statements:
+            result = connection.execute(sa.text(statement), values)
+            found = list(result) if result.returns_rows else []
+    return found
+
+
 @dataclass
 class _Outward(Box):
     """Into something else than Delta."""
@@ -135,15 +140,12 @@ class FolderBox(FolderSandbox, _Outward):
     """Into a folder of Parquet files, whose manifest says which count."""
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
-        """The rows of the files that count."""
         return self.lines()
 
     def state_of_sink(self) -> Any:
-        """The commits."""
         return sorted(file.name for file in self.out.glob("_sluice/*.json"))
 
     def astray(self) -> list[str]:
-        """Files with rows that do not count."""
         return [*super().astray(), *sorted(self.strays())]
 
 
@@ -153,7 +155,6 @@ class IcebergBox(IcebergSandbox, _Outward):
 
     @property
     def properties(self) -> dict[str, str]:
-        """What the catalog is opened with."""
         return {"type": "sql", "uri": f"sqlite:///{self.home}/catalog.db", "warehouse": f"file://{self.home}/lake"}
 
     def rewind(self, *, killed: bool) -> None:
@@ -165,11 +166,9 @@ class IcebergBox(IcebergSandbox, _Outward):
         return self.lines()
 
     def state_of_sink(self) -> Any:
-        """The snapshots."""
         return [snapshot.snapshot_id for snapshot in self.orders.snapshots()]
 
     def astray(self) -> list[str]:
-        """Staged files that no snapshot names."""
         named = {path.rpartition("/")[2] for path in self.orders.inspect.all_files().column("file_path").to_pylist()}
         there = {file.name for file in (self.home / "lake").rglob("batches/*/*.parquet")}
         return [*super().astray(), *sorted(there - named)]
@@ -180,6 +179,7 @@ class WriterBox(WriterSandbox, _Outward):
     """Into a writer that adds a line to a file for each row, below the home: at least once."""
 
     at_least_once = True
+    unkept = ("name",)
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
         """The rows that were handed over: whole lines only."""
@@ -191,7 +191,6 @@ class WriterBox(WriterSandbox, _Outward):
         return found
 
     def state_of_sink(self) -> Any:
-        """The batches that are on record."""
         return sorted(path.name for path in (self.home / "staged" / "foreach").rglob("*") if path.is_file())
 
 
@@ -203,11 +202,9 @@ class ConsoleBox(_Outward):
     at_least_once = True
 
     def configure(self, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         super().configure(**{"sink": {"console": {}}, **keys})
 
     def state_of_sink(self) -> Any:
-        """Nothing."""
         return None
 
 
@@ -242,13 +239,7 @@ class OnPostgres(Box):
     def on_database_server(self, *statements: str) -> list[Any]:
         """Do something beside the database; return what the last statement found."""
         url = sa.make_url(self.database).set(database="postgres")
-        engine = sa.create_engine(url, isolation_level="AUTOCOMMIT", poolclass=sa.NullPool)
-        found: list[Any] = []
-        with engine.connect() as connection:
-            for statement in statements:
-                result = connection.execute(sa.text(statement))
-                found = list(result) if result.returns_rows else []
-        return found
+        return on_database(url.render_as_string(hide_password=False), *statements)
 
 
 @dataclass
@@ -258,19 +249,15 @@ class PostgresBox(OnPostgres, PostgresSandbox, _Outward):
     on_server = True
 
     def remember(self) -> None:
-        """Copy the database."""
         self._copy(f"{self._name}_before", self._name)
 
     def rewind(self, *, killed: bool) -> None:
-        """Put the copy in its place."""
         self._copy(self._name, f"{self._name}_before")
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
-        """The rows of the table."""
         return self.orders()
 
     def astray(self) -> list[str]:
-        """Files that are staged."""
         return [*super().astray(), *(str(file.relative_to(self.home)) for file in self.staged())]
 
     @property
@@ -293,7 +280,6 @@ class TopicBox(StreamSandbox, _Outward):
     tries: int = 0
 
     def configure(self, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         self.target = self.target or f"{self.topic}-out-0"
         super().configure(**keys)
 
@@ -302,7 +288,6 @@ class TopicBox(StreamSandbox, _Outward):
         return super().into(partitions=2, **keys)
 
     def rewind(self, *, killed: bool) -> None:
-        """Name another topic."""
         for name in (self.target, f"{self.target}.sluice-commits"):
             if self.topics.exists(name):
                 self.topics.delete(name)

@@ -53,7 +53,7 @@ class Moment:
 
 
 def moments(recording: Recording) -> Iterator[Moment]:
-    """Yield each state once: those that differ in nothing that anybody could read are one."""
+    """Yield each state once: those that differ in nothing that can be read are one."""
     seen: set[tuple[str, str]] = set()
     for moment in _all(recording):
         if (moment.kind, moment.key) not in seen and (DEATH, moment.key) not in seen:

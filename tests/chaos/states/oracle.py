@@ -66,8 +66,6 @@ class Oracle:
         What else a row holds, by its record.
     sound
         Whether a record belongs into the sink; by default whether it decodes.
-    without
-        What the sink does not keep of a row.
     """
 
     def __init__(
@@ -78,12 +76,11 @@ class Oracle:
         exactly: bool = True,
         more: Callable[[Any], dict[str, Any]] = lambda _: {},
         sound: Callable[[Any], bool] = lambda record: number_of(record) is not None,
-        without: Sequence[str] = (),
     ) -> None:
         self._sandbox = sandbox
         self._read()
         self._deadly = {at for at, r in self._records.items() if number_of(r) in set(deadly)}
-        self._exactly, self._more, self._sound, self._without = exactly, more, sound, without
+        self._exactly, self._more, self._sound = exactly, more, sound
         self._written = 0
 
     def _read(self) -> None:
@@ -98,6 +95,8 @@ class Oracle:
             Whether only live runs ran: then the ledger's sums are those of the tables.
         """
         box, found = self._sandbox, Found()
+        if box.moves:
+            self._read()
         with ledger_of(box) as ledger:
             lost = self._lost(ledger)
             rows, refused = _rows(box), _refused(box)
@@ -116,6 +115,11 @@ class Oracle:
         found.problems += [f"orphan {path}" for path in box.astray()]
         return found
 
+    def compare(self, part: str, held: Counter[Any], want: Counter[Any], found: Found) -> None:
+        """Say how two multisets differ."""
+        if held != want:
+            found.problems.append(f"{part}: too much {held - want}, missing {want - held}")
+
     def _compare(self, rows: Counter[Any], refused: Counter[Any], lost: Counter[Any], found: Found) -> None:
         at: Counter[Any] = Counter()
         for held in (rows, refused):
@@ -130,12 +134,10 @@ class Oracle:
             doubled, nowhere = [o for o, n in at.items() if n > 1], sorted(self._records.keys() - at.keys())
             found.problems.append(f"doubled {doubled}, unaccounted {nowhere}, of nothing {sorted(strangers)}")
         want = self._due(lost)
-        if rows != want:
-            found.problems.append(f"sink: too much {rows - want}, missing {want - rows}")
+        self.compare("sink", rows, want, found)
         token, bad = self._sandbox.token, [(o, r) for o, r in self._records.items() if not self._sound(r)]
         want = Counter((o, token(r.key, r.value)) for o, r in bad if o not in lost)
-        if refused != want:
-            found.problems.append(f"quarantine: too much {refused - want}, missing {want - refused}")
+        self.compare("quarantine", refused, want, found)
         if not self._deadly <= lost.keys() or (self._exactly and self._deadly != lost.keys()):
             found.problems.append(f"lost {sorted(lost)}, deadly {sorted(self._deadly)}")
 
@@ -145,7 +147,7 @@ class Oracle:
 
     def _row(self, record: Any) -> dict[str, Any]:
         row = {"id": number_of(record), "name": json.loads(record.value).get("name"), **self._more(record)}
-        return {name: value for name, value in row.items() if name not in self._without}
+        return {name: value for name, value in row.items() if name not in self._sandbox.unkept}
 
     def _lost(self, ledger: Ledger) -> Counter[Any]:
         spans = [row.range for row in ledger.lost(self._sandbox.name)]

@@ -1,7 +1,7 @@
 """Sandboxes that read something else than topics by their names, into Delta.
 
 No run changes what it reads, so the recorded states are whole: of Redis the pipeline's consumer group apart, which
-stays as the newest run left it. It is removed before a real kill, and the pipeline's first run makes it anew. A socket
+stays as the newest run left it. It is removed before a real kill, and the pipeline's first run makes it again. A socket
 sends each line once; what its server sent to whom is put back, and new lines for the run that goes on.
 """
 
@@ -17,9 +17,8 @@ from typing import Any, NamedTuple
 import fastavro
 import pyarrow as pa
 import pyarrow.parquet as pq
-import sqlalchemy as sa
 from deltalake import DeltaTable
-from tests.chaos.states.boxes import Box, OnPostgres, closing
+from tests.chaos.states.boxes import Box, OnPostgres, closing, on_database
 from tests.fixtures.database import CONNECTION
 from tests.fixtures.lines import Server
 from tests.fixtures.queues import Nats, Redis, started
@@ -27,20 +26,6 @@ from tests.fixtures.runs import consume, good
 
 from sluice.connections import variable_of
 from sluice.local.kafka import Broker, Topics
-
-__all__ = [
-    "AvroBox",
-    "ClustersBox",
-    "FileBox",
-    "JdbcBox",
-    "NatsBox",
-    "ParquetBox",
-    "PatternBox",
-    "RateBox",
-    "RedisBox",
-    "SocketBox",
-    "TimedBox",
-]
 
 _STREAM = "orders"
 
@@ -64,16 +49,13 @@ class _Origin(Box):
         raise NotImplementedError
 
     def add(self, values: list[bytes]) -> None:
-        """Add records."""
         raise NotImplementedError
 
     def configure(self, *, kafka: Any = None, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         ((kind, parts),) = self.source().items()
         super().configure(**{"source": {kind: {**parts, **(kafka or {})}}, **keys})
 
     def produce(self, records: Any, topic: str | None = None) -> Any:
-        """Add the values."""
         self.add([record[2] for record in records])
         self.produced += [(_STREAM, 0, len(self.produced) + n) for n in range(len(records))]
         return self.produced[-len(records) :]
@@ -84,18 +66,16 @@ class PatternBox(Box):
     """Topics by a pattern: a second one appears behind the first run."""
 
     def configure(self, *, kafka: Any = None, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         pattern = {"pattern": rf"{self.topic}(\..*)?", **(kafka or {})}
         super().configure(**{"source": {"kafka": pattern}, **keys})
 
-    def born(self) -> str:
+    def grow(self) -> None:
         """Make the second topic."""
         name = f"{self.topic}.b"
         self.topics.create(name, 2, {"retention.ms": -1})
-        return name
+        self.produce([(n % 2, b"k", good(100 + n)) for n in range(4)], name)
 
     def records(self) -> list[Any]:
-        """Read both."""
         return [r for name in (self.topic, f"{self.topic}.b") for r in consume(self.broker, name)]
 
 
@@ -106,7 +86,6 @@ class ClustersBox(Box):
     second: Any = None
 
     def serve(self) -> None:
-        """Start the second cluster."""
         self.second = Broker(self.outside / "standby", port=0)
         self.second.start()
         closing(self.second.stop)
@@ -115,12 +94,10 @@ class ClustersBox(Box):
             topics.create(self.topic, 2, {"retention.ms": -1})
 
     def env(self, **extra: str) -> dict[str, str]:
-        """The environment that configures a run."""
         there = {"conn_type": "kafka", "extra": {"bootstrap.servers": self.second.bootstrap}}
         return super().env(**({variable_of("kafka_standby"): json.dumps(there)} | extra))
 
     def configure(self, *, kafka: Any = None, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         several = {"clusters": ["kafka_default", "kafka_standby"], "origin_header": "origin"}
         super().configure(kafka={**several, **(kafka or {})}, **keys)
 
@@ -132,7 +109,6 @@ class FileBox(_Origin):
     format = "json"
 
     def source(self) -> dict[str, Any]:
-        """The folder."""
         (self.outside / _STREAM).mkdir(exist_ok=True)
         return {"file": {"path": str(self.outside / _STREAM), "format": self.format, "glob": f"*.{self.format}"}}
 
@@ -144,17 +120,20 @@ class FileBox(_Origin):
         os.utime(file, (time.time() - 100,) * 2)
 
     def write(self, file: Any, values: list[bytes]) -> None:
-        """Write a file."""
         file.write_bytes(b"\n".join(values) + b"\n")
 
     def read(self, file: Any) -> list[bytes]:
-        """Read a file."""
         return list(file.read_bytes().splitlines())
 
     def records(self) -> list[Any]:
         """The rows of all files, in the order of their names."""
         rows = [(f.name, v) for f in sorted((self.outside / _STREAM).iterdir()) for v in self.read(f)]
         return [Read(_STREAM, 0, n, name.encode(), value) for n, (name, value) in enumerate(rows)]
+
+
+def _row(value: bytes, malformed: Any = None) -> Any:
+    """Return a record as a row; what is malformed gets an id that is refused."""
+    return json.loads(value) if value.endswith(b"}") else {"id": malformed, "name": "bad"}
 
 
 @dataclass
@@ -164,20 +143,16 @@ class ParquetBox(FileBox):
     format = "parquet"
 
     def configure(self, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         super().configure(**{"decode": {"json": {"schema": "id BIGINT NOT NULL, name STRING"}}, **keys})
 
     def write(self, file: Any, values: list[bytes]) -> None:
-        """Write a file."""
-        rows = [json.loads(value) if value.endswith(b"}") else {"id": None, "name": "bad"} for value in values]
+        rows = [_row(value) for value in values]
         pq.write_table(pa.Table.from_pylist(rows, pa.schema({"id": pa.int64(), "name": pa.string()})), file)
 
     def read(self, file: Any) -> list[bytes]:
-        """Read a file."""
         return [json.dumps(row).encode() for row in pq.read_table(file).to_pylist()]
 
     def token(self, key: bytes | None, value: bytes | None) -> Any:
-        """Return what is compared of a refused record."""
         return key, json.dumps(json.loads(value or b"null"))
 
 
@@ -188,30 +163,26 @@ class AvroBox(ParquetBox):
     format = "avro"
 
     def write(self, file: Any, values: list[bytes]) -> None:
-        """Write a file."""
         fields = [{"name": name, "type": ["null", kind]} for name, kind in (("id", "long"), ("name", "string"))]
-        rows = [json.loads(value) if value.endswith(b"}") else {"id": None, "name": "bad"} for value in values]
+        rows = [_row(value) for value in values]
         with file.open("wb") as out:
             fastavro.writer(out, {"type": "record", "name": "row", "fields": fields}, rows)
 
     def read(self, file: Any) -> list[bytes]:
-        """Read a file."""
         with file.open("rb") as rows:
             return [json.dumps(row).encode() for row in fastavro.reader(rows)]
 
 
 @dataclass
 class JdbcBox(OnPostgres, _Origin):
-    """A table of PostgreSQL, which runs only read; its rows are told by a number."""
+    """A table of PostgreSQL, which runs only read; its key is a number."""
 
     key = "n"
 
     def source(self) -> dict[str, Any]:
-        """The table."""
         return {"jdbc": {"connection": "postgres_default", "table": _STREAM, "key": self.key}}
 
     def env(self, **extra: str) -> dict[str, str]:
-        """The environment that configures a run."""
         return super().env(**({CONNECTION: self.connection} | extra))
 
     def serve(self) -> None:
@@ -223,7 +194,7 @@ class JdbcBox(OnPostgres, _Origin):
     def add(self, values: list[bytes]) -> None:
         """Insert rows; what is malformed elsewhere is here an id that is no number."""
         for value in values:
-            row = json.loads(value) if value.endswith(b"}") else {"id": "no", "name": "bad"}
+            row = _row(value, "no")
             statement = f"INSERT INTO {_STREAM} (id, name) VALUES (CAST(:id AS JSONB), :name)"
             self.sql(statement, id=json.dumps(row["id"]), name=row["name"])
 
@@ -236,16 +207,12 @@ class JdbcBox(OnPostgres, _Origin):
         ]
 
     def token(self, key: bytes | None, value: bytes | None) -> Any:
-        """Return what is compared of a refused record."""
         named, row = json.loads(key or b"null"), json.loads(value or b"null")
         return json.dumps(named, sort_keys=True), json.dumps(row)
 
     def sql(self, statement: str, **values: Any) -> list[Any]:
         """Do something in the database."""
-        engine = sa.create_engine(self.database, poolclass=sa.NullPool)
-        with engine.begin() as connection:
-            found = connection.execute(sa.text(statement), values)
-            return list(found) if found.returns_rows else []
+        return on_database(self.database, statement, **values)
 
 
 @dataclass
@@ -276,16 +243,13 @@ class _QueueBox(_Origin):
     program: Any = None
 
     def serve(self) -> None:
-        """Start the server on what it had."""
         self.queue = started(self.program, self.outside / "server")
         closing(self.queue.stop)
 
     def env(self, **extra: str) -> dict[str, str]:
-        """The environment that configures a run."""
         return super().env(**({variable_of("queue"): json.dumps(self.queue.connection())} | extra))
 
     def add(self, values: list[bytes]) -> None:
-        """Add messages."""
         self.queue.add(_STREAM, values)
 
 
@@ -296,11 +260,9 @@ class RedisBox(_QueueBox):
     program: Any = Redis
 
     def source(self) -> dict[str, Any]:
-        """The stream."""
         return {"queue": {"connection": "queue", "kind": "redis_streams", "streams": [_STREAM], "field": "value"}}
 
     def records(self) -> list[Any]:
-        """The entries."""
         entries = self.queue.client.xrange(_STREAM)
         return [Read(_STREAM, 0, n, key, fields[b"value"]) for n, (key, fields) in enumerate(entries)]
 
@@ -317,11 +279,9 @@ class NatsBox(_QueueBox):
     program: Any = Nats
 
     def source(self) -> dict[str, Any]:
-        """The stream."""
         return {"queue": {"connection": "queue", "kind": "nats_jetstream", "streams": [_STREAM]}}
 
     def records(self) -> list[Any]:
-        """The messages."""
 
         async def read(_: Any, js: Any) -> list[Any]:
             last = (await js.stream_info(_STREAM)).state.last_seq
@@ -336,11 +296,9 @@ class RateBox(_Origin):
     """Made-up rows, one a second; those whose number ends in 0 are refused."""
 
     def source(self) -> dict[str, Any]:
-        """The rows."""
         return {"rate": {"rows_per_second": 1, "partitions": 2, "backlog": "60s"}}
 
     def configure(self, **keys: Any) -> None:
-        """Write the pipeline file anew."""
         rules = [{"name": "odd", "sql": {"passes": "value % 10 <> 0"}}]
         decode = {"json": {"schema": "value BIGINT, timestamp TIMESTAMP"}}
         super().configure(**{"rules": rules, "decode": decode, **keys})
@@ -364,6 +322,7 @@ class Sent(NamedTuple):
 class SocketBox(_Origin):
     """A server that sends each line once; the lines that wait go to who connects next."""
 
+    moves = True
     waiting: list[list[bytes]] = field(default_factory=list)
     sent: list[Sent] = field(default_factory=list)
     mortal: int | None = None
@@ -379,7 +338,6 @@ class SocketBox(_Origin):
         noted.write_text(str(server.port))
 
     def source(self) -> dict[str, Any]:
-        """The server."""
         return {"socket": {"host": "127.0.0.1", "port": self.port}}
 
     def add(self, values: list[bytes]) -> None:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.chaos.states.moments import KILL, POWER, Moment
+from tests.chaos import results
+from tests.chaos.states.moments import DEATH, KILL, POWER, Moment
 from tests.chaos.states.resumer import Resumed
 from tests.chaos.states.scenarios import Scenario
 
-from sluice.faults import POINTS
+__all__ = ["PARTS", "Progress", "record", "spread"]
 
-__all__ = ["Progress", "spread", "summary", "table"]
+PARTS = {"deaths": DEATH, "cuts": POWER, "kills": KILL}
+"""What the table counts."""
 
 
 def spread(items: Sequence[Any], count: int | None, every: int = 1) -> list[Any]:
@@ -30,94 +31,59 @@ def spread(items: Sequence[Any], count: int | None, every: int = 1) -> list[Any]
 
 @dataclass
 class Progress:
-    """Results, one JSON line a state, appended as they come; the last line of a state counts."""
+    """Results in a folder: a file for each scenario, one JSON line a state; the last line of a state counts."""
 
-    file: Path
+    folder: Path
 
     def add(self, scenario: Scenario, moment: Moment, resumed: Resumed) -> dict[str, Any]:
         """Put a result on record; return it."""
         found = resumed.found
         line = {
-            "scenario": scenario.name, "strategy": scenario.strategy, "run": scenario.kind, "kind": moment.kind,
-            "operation": moment.number, "what": moment.what, "point": moment.point, "key": moment.key,
-            "ok": not found.problems, "refused": resumed.refused, "problems": found.problems,
-            "lost": found.lost, "doubled": found.doubled, "unaccounted": found.unaccounted, "seconds": resumed.seconds,
+            "scenario": scenario.name, "kind": moment.kind, "operation": moment.number, "what": moment.what,
+            "point": moment.point, "key": moment.key, "ok": not found.problems, "refused": resumed.refused,
+            "problems": found.problems, "lost": found.lost, "doubled": found.doubled, "unaccounted": found.unaccounted,
+            "seconds": resumed.seconds, "date": results.now(), "commit": results.revision(),
         }  # fmt: skip
-        with self.file.open("a") as out:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self.file(scenario.name).open("a") as out:
             out.write(json.dumps(line) + "\n")
         return line
 
-    def results(self) -> list[dict[str, Any]]:
-        """Return what is on record, each state once."""
-        lines = self.file.read_text().splitlines() if self.file.exists() else []
-        return list({(r["scenario"], r["kind"], r["key"]): r for r in map(json.loads, lines)}.values())
+    def results(self, scenario: str) -> list[dict[str, Any]]:
+        """Return what is on record of a scenario, each state once."""
+        file = self.file(scenario)
+        lines = map(json.loads, file.read_text().splitlines() if file.exists() else [])
+        return list({(r["kind"], r["key"]): r for r in lines}.values())
 
-    def done(self, scenario: str, *, failed_again: bool = False) -> set[tuple[str, str]]:
-        """Return kind and key of the states that need not be resumed any more."""
-        return {
-            (r["kind"], r["key"])
-            for r in self.results()
-            if r["scenario"] == scenario and (r["ok"] or not failed_again)
-        }  # fmt: skip
+    def file(self, scenario: str) -> Path:
+        """Return the file of a scenario."""
+        return self.folder / f"{scenario}.jsonl"
 
 
-def summary(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return what results come to: by kind, strategy and run, and the sums of what dies (power cuts apart).
+def record(
+    scenario: Scenario, steps: str, kinds: Iterable[str], states: Sequence[Moment], found: Sequence[dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the table's record of a scenario.
+
+    Parameters
+    ----------
+    kinds, states
+        What was recorded: kinds of durable step; recorded deaths, power cuts and kills.
+    found
+        What is on record of some of them.
 
     Notes
     -----
-    Points are the named points at which drivers were killed, or between which states lie.
+    What an ignoring strategy gives up on purpose is accounted for, and no loss of ours.
     """
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = defaultdict(list)
-    for result in results:
-        groups[result["kind"], result["strategy"], result["run"]].append(result)
-    rows = [
-        {"kind": kind, "strategy": strategy, "run": run, **_sums(found)}
-        for (kind, strategy, run), found in sorted(groups.items())
-    ]  # fmt: skip
-    dead = [r for r in results if r["kind"] != POWER]
-    killed = [r for r in results if r["kind"] == KILL]
-    strategies = sorted({r["strategy"] for r in dead})
+    sums = {part: sum(r[part] for r in found) for part in ("lost", "doubled", "unaccounted", "seconds", "refused")}
+    ignoring = scenario.strategy.startswith("ignore")
+    counts = {part: sum(r["kind"] == kind for r in found) for part, kind in PARTS.items()}
+    of = {f"{part}_of": sum(m.kind == kind for m in states) for part, kind in PARTS.items()}
     return {
-        **_sums(dead),
-        "strategies": strategies,
-        "killed_at": {s: sorted({r["point"] for r in killed if r["strategy"] == s}) for s in strategies},
-        "never_killed_at": sorted(set(POINTS) - {r["point"] for r in killed}),
-        "power": _sums([r for r in results if r["kind"] == POWER]),
-        "rows": rows,
-    }
-
-
-def _sums(results: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    names = {r["scenario"] for r in results}
-    total: Counter[str] = Counter()
-    for result in results:
-        total.update({part: result[part] for part in ("lost", "doubled", "unaccounted")})
-        # what an ignoring strategy gives up on purpose is accounted for and no loss of ours
-        total["accounted"] += result["lost"] if result["strategy"].startswith("ignore") else 0
-    return {
-        "scenarios": len(names),
-        "points": len({r["point"] for r in results} - {""}),
-        "kills": sum(r["kind"] == KILL for r in results),
-        "states": sum(r["kind"] != KILL for r in results),
-        "refused": sum(r.get("refused", False) for r in results),
-        "failed": sum(not r["ok"] for r in results),
-        "lost": total["lost"] - total["accounted"],
-        "ignored": total["accounted"],
-        "doubled": total["doubled"],
-        "unaccounted": total["unaccounted"],
-        "seconds": round(sum(r["seconds"] for r in results), 1),
-    }
-
-
-def table(summed: dict[str, Any]) -> str:
-    """Return the rows of a summary as text."""
-    columns = ["kind", "strategy", "run", *(k for k in summed["rows"][0] if k not in ("kind", "strategy", "run"))]
-    every = [
-        *summed["rows"],
-        {"kind": "dead", "strategy": "all", "run": "", **summed},
-        {"kind": POWER, "strategy": "all", "run": "", **summed["power"]},
-    ]
-    cells = [columns, *([str(row.get(c, "")) for c in columns] for row in every)]
-    widths = [max(len(line[n]) for line in cells) for n in range(len(columns))]
-    return "\n".join("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells)
+        "scenario": scenario.name, "strategy": scenario.strategy, "steps": steps, **counts, **of, **sums,
+        "lost": 0 if ignoring else sums["lost"], "ignored": sums["lost"] if ignoring else 0,
+        "failed": sum(not r["ok"] for r in found), "seconds": round(sums["seconds"], 1),
+        "points": sorted({r["point"] for r in found if r["kind"] == KILL}), "kinds": sorted(set(kinds)),
+        "date": max(r["date"] for r in found), "commit": " ".join(dict.fromkeys(r["commit"] for r in found)),
+    }  # fmt: skip

@@ -36,6 +36,10 @@ class Scenario:
         Ids of the records of which the transform dies.
     keep
         How long the log keeps segments.
+    box
+        The kind of sandbox: source and sink.
+    grows
+        Whether more comes behind what is fed: another file, or another topic.
     """
 
     name: str
@@ -48,6 +52,8 @@ class Scenario:
     deadly: tuple[int, ...] = ()
     validate: bool = False
     keep: str = _FOREVER
+    box: type[Box] = Box
+    grows: bool = False
 
     @property
     def options(self) -> dict[str, Any]:
@@ -64,11 +70,6 @@ class Scenario:
         """The environment that makes the transform die."""
         return {"POISON_IDS": ",".join(map(str, self.deadly))} if self.deadly and self.kind == "live" else {}
 
-    @property
-    def box(self) -> type[Box]:
-        """The kind of sandbox: source and sink."""
-        return Box
-
     def prepare(self, box: Box) -> None:
         """Make what is there before the run that is recorded."""
         if self.earlier:
@@ -77,6 +78,8 @@ class Scenario:
             box.run("earlier")
         self._configure(box, self.strategy)
         _PREPARE[self.kind](self, box)
+        if self.grows:
+            box.grow()
         if self.killed_at:
             box.run(RUN, kill_at=self.killed_at, **self.options)
 
@@ -137,7 +140,7 @@ class Scenario:
         box.feed(self.records, bad_every=5)
 
     def _interval(self, box: Box) -> None:
-        """Four days, two of which are made anew; each has records in sink and quarantine."""
+        """Four days, two of which are reprocessed; each has records in sink and quarantine."""
         self._configure(box, self.strategy, transform=_version(1))
         for day in range(4):
             numbered = [(n, good(10 * day + n) if n else b"{") for n in range(4)]

@@ -33,12 +33,19 @@ _PLANNING = _window(BEGIN, "run-planned")
 _BETWEEN_BATCHES = _window("session-started batch-recorded", "batch-started query-ended")
 _LANDING = _window("session-started seal-recorded", "segments-staged query-ended")
 _AFTER = _window("query-ended run-planned")
+_ENTERING = _window("sink-committed", "batch-recorded")
+_SWITCHING = _window("epoch-closed", "epoch-opened")
 # of retractions and resets
 _TAKING_BACK = _window("before-sink-commit", "sink-committed epoch-closed")
 _TAKING_OUT = _window("epoch-closed", "quarantine-emptied")
 
+_OF_A_COMMIT = (
+    "BatchCommitted", "WindowsMoved", "DuplicatesDropped", "RangeLost", "SchemaEvolved", "RowsProfiled",
+    "RangeRedriven", "RangeRetracted",
+)  # fmt: skip
+
 BETWEEN: Mapping[str, tuple[Window, ...]] = {
-    # of the run's frame; what is recorded before a plan is of no consequence to anybody: one point for all of it
+    # of the run's frame; what is recorded before a plan has no consequence: one point for all of it
     "ledger schema": (_PLANNING,),
     "ledger lease": (_PLANNING, _AFTER, _BETWEEN_BATCHES),
     "ledger IntervalResolved": (_PLANNING,),
@@ -63,7 +70,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     "log note": (_window("session-started seal-recorded", "segments-staged"), _window("segments-staged", "sealed")),
     "log commit": (
         _window("before-seal", "sealed"),
-        _window("epoch-closed", "epoch-opened"),
+        _SWITCHING,
         _window("query-ended", "segments-forgotten"),
     ),
     "ledger SegmentSealed": (_window("sealed", "seal-recorded"), _PLANNING),
@@ -105,29 +112,22 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
         _window("session-started batch-recorded", "batch-started"),
         _window("rows-staged quarantine-staged", "before-sink-commit"),  # what an interval left out
     ),
-    "ledger BatchCommitted": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger WindowsMoved": (_window("sink-committed", "batch-recorded"), _PLANNING),
+    **{f"ledger {event}": (_ENTERING, _PLANNING) for event in _OF_A_COMMIT},
     "ledger StateMeasured": (_window("session-started", "query-ended"),),
-    "ledger DuplicatesDropped": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger RangeLost": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger SchemaEvolved": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger RowsProfiled": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger RangeRedriven": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger RangeRetracted": (_window("sink-committed", "batch-recorded"), _PLANNING),
-    "ledger PipelineReset": (_window("epoch-closed", "epoch-opened"), _PLANNING),
+    "ledger PipelineReset": (_SWITCHING, _PLANNING),
     # one event of a command that changes nothing else: it is there or not
     "ledger VerdictAccepted": (_window(BEGIN),),
     "ledger BatchGivenUp": (_window(BEGIN),),
     "sink sweep": (
         _window("session-started", "query-ended"),  # attempts, and what was read for nothing
-        _window("sink-committed", "batch-recorded"),
-        _window("epoch-closed", "epoch-opened"),
+        _ENTERING,
+        _SWITCHING,
         _PLANNING,
     ),
     "sweep": (
-        _window("sink-committed", "batch-recorded"),
+        _ENTERING,
         _window("sealed seal-recorded", "segments-staged query-ended"),
-        _window("epoch-closed", "epoch-opened"),
+        _SWITCHING,
         _window("segments-forgotten", "segments-removed"),
         _PLANNING,
     ),
@@ -140,33 +140,30 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
 A kind that is missing here fails: give it points in :mod:`sluice.faults`, or a window here and the reason why.
 """
 
+_OF_EPOCH = r"checkpoints/[^/]+/[^/]+/"
+_COMMIT = r"/_delta_log/\d+\.(json|checkpoint\.parquet)"
 _STEPS = (
-    (r"checkpoints/[^/]+/[^/]+/metadata", "checkpoint metadata"),
-    (r"checkpoints/[^/]+/[^/]+/sources/0/0", "checkpoint start"),
-    (r"checkpoints/[^/]+/[^/]+/offsets/\d+", "checkpoint offsets"),
-    (r"checkpoints/[^/]+/[^/]+/commits/\d+", "checkpoint commits"),
-    (
-        r"checkpoints/[^/]+/[^/]+/sluice-(window|window-types|window-panes|window-former|dedupe|processor)\.json",
-        "checkpoint definition",
-    ),
-    (r"checkpoints/[^/]+/[^/]+/state/.*/_metadata/.*", "checkpoint operators"),
-    (r"checkpoints/[^/]+/[^/]+/state/.*", "checkpoint state"),
+    (_OF_EPOCH + r"metadata", "checkpoint metadata"),
+    (_OF_EPOCH + r"sources/0/0", "checkpoint start"),
+    (_OF_EPOCH + r"offsets/\d+", "checkpoint offsets"),
+    (_OF_EPOCH + r"commits/\d+", "checkpoint commits"),
+    (_OF_EPOCH + r"sluice-(window(-types|-panes|-former)?|dedupe|processor)\.json", "checkpoint definition"),
+    (_OF_EPOCH + r"state/.*/_metadata/.*", "checkpoint operators"),
+    (_OF_EPOCH + r"state/.*", "checkpoint state"),
     (r"sources/[^/]+/(.+/)?_delta_log/(\d+\.(json|checkpoint\.parquet)|_last_checkpoint)", "source commit"),
     (r"sources/[^/]+/([^/]+\.json|id)", "source commit"),
     (r"sources/[^/]+/.*\.parquet", "source files"),
-    (r"logs/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)|logs/[^/]+/_delta_log/_last_checkpoint", "log commit"),
+    (rf"logs/[^/]+{_COMMIT}|logs/[^/]+/_delta_log/_last_checkpoint", "log commit"),
     (r"logs/[^/]+/batches/[^/]+/_seal\.json", "log note"),
     (r"logs/[^/]+/batches/.*\.parquet", "log files"),
-    (r"quarantine/[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)", "quarantine commit"),
-    (r"quarantine/[^/]+/batches/.*\.parquet", "quarantine files"),
+    (rf"(quarantine/[^/]+|[^/]+_quarantine){_COMMIT}", "quarantine commit"),
+    (r"(quarantine/[^/]+|[^/]+_quarantine)/batches/.*\.parquet", "quarantine files"),
     (r"lake/.*/metadata/.*", "sink metadata"),
     (r"catalog\.db", "sink catalog"),
     (r"[^/]+/_sluice/\d+(\.snapshot)?\.json|staged/(foreach|console)/.*", "sink commit"),
     (r"lake/.*/batches/.*\.parquet|staged/.*\.parquet", "sink files"),
     (r"collected/.*", "sink rows"),
-    (r"[^/]+_quarantine/_delta_log/\d+\.(json|checkpoint\.parquet)", "quarantine commit"),
-    (r"[^/]+_quarantine/batches/.*\.parquet", "quarantine files"),
-    (r"[^/]+/_delta_log/\d+\.(json|checkpoint\.parquet)", "sink commit"),
+    (rf"[^/]+{_COMMIT}", "sink commit"),
     (r"[^/]+/batches/.*\.parquet", "sink files"),
 )
 _IN_PASSING = re.compile(

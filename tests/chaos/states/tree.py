@@ -21,7 +21,7 @@ def durable(path: str) -> bool:
     """Tell whether a path below ``SLUICE_HOME`` is state that later runs read.
 
     SQLite's ``-shm`` file is none: it is memory that processes share, and whoever opens the database first makes it
-    anew from the write-ahead log.
+    from the write-ahead log.
     """
     first = PurePosixPath(path).parts[:1]
     if not first or first[0] in _PASSING or first[0].startswith(("run-", "gate-")):

@@ -1,16 +1,17 @@
-"""The lag of a pipeline against a real broker: what it is, since when, and what is amiss."""
+"""The lag of a pipeline against a real broker, with runs that are played."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from kafka import KafkaConsumer, TopicPartition
 from tests.fixtures.runs import await_that
 from tests.kafka.conftest import Line, fill
 
+from sluice.connections import Connection
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, Status
 from sluice.lag.current import backlog, waiting
@@ -20,38 +21,52 @@ from sluice.pipeline import Pipeline
 pytestmark = pytest.mark.kafka
 
 
-def test_the_life_of_a_pipeline(line: Callable[..., Line], topics: Topics) -> None:
-    p = line(2)
+def consumed(broker: Broker, line: Line, partitions: int) -> dict[int, int]:
+    """Count the records that an independent consumer reads behind the pipeline's position."""
+    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
+    parts = [TopicPartition(line.topic, n) for n in range(partitions)]
+    consumer.assign(parts)
+    for part in parts:
+        consumer.seek(part, line.position[part.partition])
+    read = dict.fromkeys(range(partitions), 0)
+    ends = consumer.end_offsets(parts)
+
+    def done() -> bool:
+        for part, records in consumer.poll(200).items():
+            read[part.partition] += len(records)
+        return all(consumer.position(part) >= ends[part] for part in parts)
+
+    await_that(done, "all records are read")
+    consumer.close()
+    return read
+
+
+def test_lag_is_the_number_of_records_that_a_consumer_reads(
+    line: Callable[..., Line], topics: Topics, broker: Broker
+) -> None:
+    p = line(3)
     assert (p.look().verdict, p.look().records) == (Status.NEW, 0)
-    fill(topics, p, 5, 3)
+    fill(topics, p, 10, 20, 30)
     new = p.look()
-    assert (new.verdict, new.records, new.worth_a_run) == (Status.NEW, 8, True)
-    p.run("r1")
+    assert (new.verdict, new.records, new.worth_a_run) == (Status.NEW, 60, True)
+    p.run("r1", {0: 4, 1: 20, 2: 7})
+    topics.delete_records(p.topic, {0: 2, 2: 9})
+    found = p.look()
+    assert {part.partition: part.records for part in found.partitions} == consumed(broker, p, 3) == {0: 6, 1: 0, 2: 21}
+    assert (found.verdict, found.lost, found.needs_a_run) == (Status.LOST, 2, True)
+    p.run("r2")
     done = p.look()
     assert (done.verdict, done.records, done.age, done.over) == (Status.OK, 0, 0.0, False)
     fill(topics, p, 2, aged=100)
+    topics.add_partitions(p.topic, 4)
     behind = p.look()
-    assert [part.status for part in behind.partitions] == [Status.BACKLOG, Status.OK]
+    assert [part.status for part in behind.partitions] == [Status.BACKLOG, Status.OK, Status.OK, Status.NEW]
     assert behind.records == 2
     assert behind.partitions[0].age == pytest.approx(100, abs=30)
     assert behind.partitions[1].age == 0.0
-    topics.add_partitions(p.topic, 3)
-    assert [part.status for part in p.look().partitions] == [Status.BACKLOG, Status.OK, Status.NEW]
 
 
-def test_deleted_records_are_lost_and_counted(line: Callable[..., Line], topics: Topics) -> None:
-    p = line()
-    fill(topics, p, 5)
-    p.run("r1")
-    fill(topics, p, 5)
-    topics.delete_records(p.topic, {0: 8})
-    found = p.look()
-    assert (found.verdict, found.lost, found.records, found.needs_a_run) == (Status.LOST, 3, 2, True)
-
-
-def test_a_topic_that_was_made_anew_is_recreated_even_when_it_is_longer(
-    line: Callable[..., Line], topics: Topics
-) -> None:
+def test_recreated_topic_has_no_lag_and_a_deleted_one_is_a_mistake(line: Callable[..., Line], topics: Topics) -> None:
     p = line()
     fill(topics, p, 5)
     p.run("r1")
@@ -60,25 +75,26 @@ def test_a_topic_that_was_made_anew_is_recreated_even_when_it_is_longer(
     assert (shorter.verdict, shorter.records, shorter.partitions[0].beyond) == (Status.RECREATED, None, 5)
     fill(topics, p, 50)
     longer = p.look()
-    assert (longer.verdict, longer.records) == (Status.RECREATED, None)
-
-
-def test_a_topic_that_was_deleted_is_unknown_and_a_mistake(line: Callable[..., Line], topics: Topics) -> None:
-    p = line()
-    fill(topics, p, 5)
-    p.run("r1")
+    assert (longer.verdict, longer.records) == (Status.RECREATED, None), "only its id differs"
     topics.delete(p.topic)
     found = p.look()
     assert (found.verdict, found.records, found.worth_a_run) == (Status.UNKNOWN, None, False)
     assert isinstance(found.error, ConfigError)
 
 
-def test_a_broker_that_is_down_is_unknown_starts_nothing_and_recovers(
+def test_dead_broker_is_unknown_and_the_same_cluster_recovers(
     line: Callable[..., Line], topics: Topics, broker: Broker
 ) -> None:
     p = line()
     fill(topics, p, 5)
     p.run("r1", {0: 2})
+    there, nowhere = (
+        Connection("kafka_default", "kafka", extra={"bootstrap.servers": where})
+        for where in (broker.bootstrap, "127.0.0.1:1")
+    )
+    epoch = p.ledger.epoch("line")
+    assert waiting(p.spec(), there, home=p.home, epoch=epoch) == 3
+    assert waiting(p.spec(), nowhere, home=p.home, epoch=epoch) is None
     broker.kill()
     down = p.look(limits=Limits(0))
     assert (down.verdict, down.records, down.over, down.worth_a_run) == (Status.UNKNOWN, None, False, False)
@@ -88,22 +104,7 @@ def test_a_broker_that_is_down_is_unknown_starts_nothing_and_recovers(
     assert (p.look().verdict, p.look().records) == (Status.BACKLOG, 3)
 
 
-def test_three_failed_runs_at_one_position_are_stuck_until_one_gets_through(
-    line: Callable[..., Line], topics: Topics
-) -> None:
-    p = line()
-    fill(topics, p, 5)
-    p.run("r1", {0: 2})
-    for n in range(3):
-        assert p.look().verdict is Status.BACKLOG
-        p.run(f"bad{n}", fails=True)
-    assert p.look().verdict is Status.STUCK
-    p.run("r2")
-    fill(topics, p, 1)
-    assert p.look().verdict is Status.BACKLOG
-
-
-def test_runs_that_find_more_each_time_are_growing(line: Callable[..., Line], topics: Topics) -> None:
+def test_failed_growing_held_and_rewound_runs_have_their_status(line: Callable[..., Line], topics: Topics) -> None:
     p = line()
     for n in (2, 4, 6):
         fill(topics, p, n)
@@ -111,27 +112,12 @@ def test_runs_that_find_more_each_time_are_growing(line: Callable[..., Line], to
     fill(topics, p, 7)
     assert p.look(limits=Limits(5)).verdict is Status.GROWING
     assert p.look(limits=Limits(7)).verdict is Status.BACKLOG
-
-
-def test_a_checkpoint_taken_back_is_rewound(line: Callable[..., Line], topics: Topics) -> None:
-    p = line()
-    fill(topics, p, 5)
-    p.run("r1", {0: 2})
-    p.run("r2", {0: 5})
-    root = Path(p.home.checkpoint("line", 1))
-    (root / "commits" / "1").unlink()
-    assert p.look().verdict is Status.BACKLOG, "a batch between the ledger and Spark's commit"
-    (root / "offsets" / "1").unlink()
-    assert p.look().verdict is Status.REWOUND
-
-
-def test_a_pipeline_that_a_verdict_holds_starts_no_run_but_for_its_log(
-    line: Callable[..., Line], topics: Topics
-) -> None:
-    p = line()
-    fill(topics, p, 5)
-    p.run("bad", {0: 2})
-    p.ledger.judged(None, "line", "bad", verdict="failed", judgement={})
+    for n in range(3):
+        assert p.look(limits=Limits(7)).verdict is Status.BACKLOG
+        p.run(f"bad{n}", fails=True)
+    assert p.look().verdict is Status.STUCK
+    p.run("judged", {0: 13})
+    p.ledger.judged(None, "line", "judged", verdict="failed", judgement={})
     keys = p.spec().model_dump(include={"name", "source", "decode", "sink"}, by_alias=True, exclude_unset=True)
 
     def look(recovery: str) -> Backlog:
@@ -139,27 +125,27 @@ def test_a_pipeline_that_a_verdict_holds_starts_no_run_but_for_its_log(
         return backlog(spec, p.cluster, home=p.home, ledger=p.ledger)
 
     held = look("replay")
-    assert (held.held, held.over, held.worth_a_run) == ("bad", True, False)
-    assert (look("wal").held, look("wal").worth_a_run) == (None, True)
-
-
-def test_a_run_at_work_is_named(line: Callable[..., Line], topics: Topics) -> None:
-    p = line()
-    fill(topics, p, 5)
+    assert (held.held, held.over, held.worth_a_run) == ("judged", True, False)
+    assert (look("wal").held, look("wal").worth_a_run) == (None, True), "its log may grow"
     with p.ledger.acquire("line", "busy"):
         found = p.look()
         assert (found.running, found.over, found.worth_a_run) == ("busy", True, False)
     assert p.look().running is None
+    root = Path(p.home.checkpoint("line", 1))
+    (root / "commits" / str(p.batch)).unlink()
+    assert p.look(limits=Limits(7)).verdict is Status.BACKLOG, "a batch between the ledger and Spark's commit"
+    (root / "offsets" / str(p.batch)).unlink()
+    assert p.look().verdict is Status.REWOUND
 
 
-def test_a_transaction_leaves_no_lag_behind_and_an_open_one_is_pending(
-    line: Callable[..., Line], topics: Topics
-) -> None:
+def test_open_transaction_is_pending_and_a_marker_has_no_age(line: Callable[..., Line], topics: Topics) -> None:
     p = line(source={"isolation_level": "read_committed"})
-    topics.produce_transaction(p.topic, [(0, None, b"v")] * 2, commit=True)
+    topics.produce_transaction(p.topic, [(0, None, b"v", 1_700_000_000_000)] * 2, commit=True)
     assert p.look().records == 3
-    p.run("r1")
-    assert (p.look().verdict, p.look().records) == (Status.OK, 0)
+    p.run("r1", {0: 2})
+    marker = p.look(limits=Limits(10, timedelta(seconds=1)))
+    assert (marker.records, marker.age, marker.over) == (1, 0.0, False)
+    p.run("r2")
     with topics.producer(transactional_id="open") as producer:
         producer.init_transactions()
         producer.begin_transaction()
@@ -171,71 +157,18 @@ def test_a_transaction_leaves_no_lag_behind_and_an_open_one_is_pending(
     assert p.look().partitions[0].pending == 0
 
 
-def test_only_a_marker_waits_and_that_is_no_age(line: Callable[..., Line], topics: Topics) -> None:
-    p = line()
-    topics.produce_transaction(p.topic, [(0, None, b"v", 1_700_000_000_000)], commit=True)
-    assert p.look().records == 2
-    p.run("r1", {0: 1})
-    found = p.look(limits=Limits(10, timedelta(seconds=1)))
-    assert (found.records, found.age, found.over) == (1, 0.0, False)
-
-
-def test_limits_of_age_and_share(line: Callable[..., Line], topics: Topics) -> None:
+def test_limits_of_age_and_share_of_the_retention_time(line: Callable[..., Line], topics: Topics) -> None:
     p = line(retention_ms=1_000_000)
     fill(topics, p, 1, aged=250)
     found = p.look(limits=Limits(None, timedelta(seconds=100)))
     assert found.over
     assert found.share == pytest.approx(0.25, abs=0.05)
-    assert not p.look(limits=Limits(None, timedelta(seconds=900))).over
-    assert p.look(limits=Limits(None, None, 0.2)).over
-    assert not p.look(limits=Limits(None, None, 0.9)).over
-    assert not p.look(limits=Limits(5, timedelta(seconds=100), 0.2, "all")).over
+    for limits, over in (
+        (Limits(None, timedelta(seconds=900)), False),
+        (Limits(None, None, 0.2), True),
+        (Limits(None, None, 0.9), False),
+        (Limits(5, timedelta(seconds=100), 0.2, "all"), False),
+    ):
+        assert p.look(limits=limits).over is over
     without = p.look(ages=False, limits=Limits(None, timedelta(seconds=100)))
     assert (without.records, without.age, without.share, without.over) == (1, None, None, False)
-
-
-def test_the_numbers_agree_with_an_independent_consumer(
-    line: Callable[..., Line], topics: Topics, broker: Broker
-) -> None:
-    from kafka import KafkaConsumer, TopicPartition
-
-    p = line(3)
-    fill(topics, p, 10, 20, 30)
-    p.run("r1", {0: 4, 1: 20, 2: 7})
-    topics.delete_records(p.topic, {0: 2, 2: 9})
-    consumer = KafkaConsumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest", enable_auto_commit=False)
-    parts = [TopicPartition(p.topic, n) for n in range(3)]
-    consumer.assign(parts)
-    for part in parts:
-        consumer.seek(part, p.position[part.partition])
-    read = dict.fromkeys(range(3), 0)
-    ends = consumer.end_offsets(parts)
-    deadline = time.monotonic() + 60
-    while any(consumer.position(part) < ends[part] for part in parts) and time.monotonic() < deadline:
-        for part, records in consumer.poll(500).items():
-            read[part.partition] += len(records)
-    consumer.close()
-    assert {part.partition: part.records for part in p.look().partitions} == read == {0: 6, 1: 0, 2: 21}
-
-
-def test_a_hint_is_a_number_or_nothing(line: Callable[..., Line], topics: Topics, broker: Broker) -> None:
-    from sluice.connections import Connection
-
-    p = line()
-    fill(topics, p, 5)
-    there = Connection("kafka_default", "kafka", extra={"bootstrap.servers": broker.bootstrap})
-    nowhere = Connection("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
-    epoch = p.ledger.epoch("line")
-    assert waiting(p.spec(), there, home=p.home, epoch=epoch) == 5
-    assert waiting(p.spec(), nowhere, home=p.home, epoch=epoch) is None
-
-
-def test_an_hour_of_idling_raises_no_false_alarm(line: Callable[..., Line], topics: Topics) -> None:
-    """A look for each minute of an hour after a run, with nothing to read and the tightest limits."""
-    p = line(retention_ms=60_000)
-    fill(topics, p, 5)
-    p.run("r1")
-    now = datetime.now(UTC)
-    for minute in range(60):
-        found = p.look(now=now + timedelta(minutes=minute), limits=Limits(0, timedelta(seconds=1), 0.01))
-        assert (found.verdict, found.over, found.worth_a_run) == (Status.OK, False, False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 from tests.fixtures.inside import MODULES
 from tests.fixtures.runs import Sandbox, good
+from tests.fixtures.specs import GOOD, write
 
 from sluice.errors import ConfigError
 from sluice.pipeline import load
@@ -45,7 +47,7 @@ def written_by(sandbox: Sandbox) -> set[str]:
     return {"spark" if "-c000" in uri else "arrow" for uri in table.file_uris()}
 
 
-def test_rows_are_added_to_and_left_out(sandbox: Sandbox, engine: str) -> None:
+def test_arrow_function_may_add_columns_and_leave_out_rows(sandbox: Sandbox, engine: str) -> None:
     configure(sandbox, "shorter", engine, rows="filter")
     sandbox.feed(40, bad_every=10)
     said = sandbox.run("r").stderr
@@ -61,8 +63,8 @@ def test_rows_are_added_to_and_left_out(sandbox: Sandbox, engine: str) -> None:
     assert account["filtered"] == 40 - 4 - account["written"]
 
 
-def test_rows_may_be_many_if_the_file_says_so(sandbox: Sandbox, engine: str) -> None:
-    configure(sandbox, "twice", engine, rows="many")
+def test_arrow_function_may_return_many_rows_if_the_file_says_so(sandbox: Sandbox) -> None:
+    configure(sandbox, "twice", "auto", rows="many")
     sandbox.feed(30)
     sandbox.run("r")
     assert sandbox.sink() == Counter(sandbox.produced) + Counter(sandbox.produced[::2])
@@ -70,46 +72,47 @@ def test_rows_may_be_many_if_the_file_says_so(sandbox: Sandbox, engine: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("function", "code", "why"),
+    ("function", "code", "named"),
     [
-        ("twice", 10, "the promise about rows is broken"),
-        ("moved", 10, "changes metadata columns"),
-        ("moody", 1, "transform.arrow returned the columns"),
-        ("ending", 1, "transform.arrow called exit(3) instead of returning a table"),
-        ("nothing", 10, "transform.arrow returned NoneType, not a pyarrow.Table"),
+        ("twice", 10, "rows"),
+        ("moved", 10, "metadata"),
+        ("moody", 1, "columns"),
+        ("ending", 1, "exit(3)"),
+        ("nothing", 10, "NoneType"),
     ],
 )
-def test_other_results_are_refused(sandbox: Sandbox, engine: str, function: str, code: int, why: str) -> None:
-    configure(sandbox, function, engine)
+def test_arrow_function_with_another_result_ends_the_run(
+    sandbox: Sandbox, function: str, code: int, named: str
+) -> None:
+    configure(sandbox, function, "auto")
     sandbox.feed(30)
-    refused = sandbox.run("r", expect=code)
-    assert why in refused.message
+    assert named in sandbox.run("r", expect=code).message
     assert sandbox.table() is None
 
 
-def test_types_are_those_of_spark(sandbox: Sandbox, engine: str) -> None:
-    configure(sandbox, "large", engine)
+@pytest.mark.parametrize(("function", "way"), [("large", "arrow"), ("old", "spark")])
+def test_arrow_function_has_types_of_spark_and_days_before_1900_are_written_by_spark(
+    sandbox: Sandbox, function: str, way: str
+) -> None:
+    configure(sandbox, function, "auto")
     sandbox.produce([(0, None, good(n)) for n in range(5)])
     sandbox.run("r")
     sandbox.assert_exact()
     rows = sandbox.rows()
     assert rows is not None
     assert sorted(rows.column("name").to_pylist()) == [f"name {n}" for n in range(5)]
+    assert written_by(sandbox) == {way}
 
 
-def test_days_that_some_readers_rebase_are_written_by_spark(sandbox: Sandbox, engine: str) -> None:
-    configure(sandbox, "old", engine)
-    sandbox.produce([(0, None, good(n)) for n in range(5)])
-    sandbox.run("r")
-    sandbox.assert_exact()
-    assert written_by(sandbox) == {"spark"}
-
-
-def test_a_function_that_is_not_there_and_one_for_aggregates_are_refused(sandbox: Sandbox) -> None:
-    for keys, why in (
-        ({"transform": {"arrow": "tables:gone"}}, "module 'tables' has no function 'gone'"),
-        ({"transform": {"arrow": "tables:twice"}, "rows": "aggregate"}, "rows: aggregate needs a whole batch"),
-    ):
-        sandbox.configure(**keys)  # type: ignore[arg-type]
-        with pytest.raises(ConfigError, match=why):
-            load(Path(sandbox.file))
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ({"transform": {"arrow": "tables:gone"}}, "gone"),
+        ({"transform": {"arrow": "tables:twice"}, "rows": "aggregate"}, "rows: aggregate"),
+    ],
+)
+def test_arrow_function_that_is_not_there_or_for_aggregates_is_refused(
+    tmp_path: Path, keys: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(ConfigError, match=named):
+        load(write(tmp_path, GOOD + "".join(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())))

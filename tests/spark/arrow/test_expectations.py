@@ -54,15 +54,15 @@ def compare(
     broken = frame.select("id", *(each.rule.broken.alias(f"r{n}") for n, each in enumerate(judged) if each.rule))
     theirs = broken.toPandas().set_index("id")
     assert list(theirs.index) == table.column("id").to_pylist()
-    told: dict[str, tuple[int, int]] = {}
+    counted: dict[str, tuple[int, int]] = {}
     for n, each in enumerate(judged):
-        had, could = told.get(each.item["type"], (0, 0))
-        told[each.item["type"]] = (had + 1, could)
+        had, could = counted.get(each.item["type"], (0, 0))
+        counted[each.item["type"]] = (had + 1, could)
         try:
             rules = RowRules.of([each.item], table.schema)
         except NotInSubsetError:
             continue
-        told[each.item["type"]] = (had + 1, could + 1)
+        counted[each.item["type"]] = (had + 1, could + 1)
         ours, spark_says = np.asarray(rules.broken[0](table), dtype=bool), theirs[f"r{n}"].to_numpy(dtype=bool)
         doubtful = np.zeros(table.num_rows, dtype=bool)
         for of in rules.doubtful:
@@ -72,7 +72,7 @@ def compare(
         marked = rules.marked(table)
         expected = ours | doubtful
         assert (marked is None and not expected.any()) or (marked == expected).all()
-    return told
+    return counted
 
 
 SETTINGS: dict[str, Any] = {
@@ -83,21 +83,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=3, **SETTINGS)
-@given(items=st.lists(drawn(), min_size=2, max_size=2))
-def test_the_same_rows_are_broken(
-    spark: SparkSession, frame: DataFrame, table: pa.Table, items: list[tuple[dict[str, Any], ...]]
+@pytest.mark.parametrize("examples", [6, pytest.param(160, marks=pytest.mark.long)])
+def test_arrow_rules_break_for_the_same_rows(
+    spark: SparkSession, frame: DataFrame, table: pa.Table, examples: int
 ) -> None:
-    compare(spark, frame, table, [item for some in items for item in some])
+    @settings(max_examples=examples, **SETTINGS)
+    @given(items=drawn())
+    def compared(items: tuple[dict[str, Any], ...]) -> None:
+        compare(spark, frame, table, items)
 
-
-@pytest.mark.long
-@settings(max_examples=40, **SETTINGS)
-@given(items=st.lists(drawn(), min_size=4, max_size=4))
-def test_the_same_rows_are_broken_of_many_more(
-    spark: SparkSession, frame: DataFrame, table: pa.Table, items: list[tuple[dict[str, Any], ...]]
-) -> None:
-    compare(spark, frame, table, [item for some in items for item in some])
+    compared()
 
 
 BOUNDS = [0.1, 0.01, 2.5, 5, 0.3333333333333333, 1e300, -1e300, 99999.9999999999, 9999999999999.99, 2**53 + 1, -0.0]
@@ -139,12 +134,14 @@ OTHERS = [
 ]  # fmt: skip
 
 
-def test_numbers_times_and_conditions_at_their_edges(spark: SparkSession, frame: DataFrame, table: pa.Table) -> None:
-    told = compare(spark, frame, table, [*ON_DECIMALS, *OTHERS])
-    assert told["expect_column_values_to_be_between"] == (len(ON_DECIMALS) + 4, len(ON_DECIMALS) + 4)
-    assert told["expect_column_values_to_not_be_null"] == (9, 9)
-    assert len(told) == 14
-    assert all(could for _, could in told.values())
+def test_arrow_rules_at_the_edges_of_numbers_times_and_conditions(
+    spark: SparkSession, frame: DataFrame, table: pa.Table
+) -> None:
+    counted = compare(spark, frame, table, [*ON_DECIMALS, *OTHERS])
+    assert counted["expect_column_values_to_be_between"] == (len(ON_DECIMALS) + 4, len(ON_DECIMALS) + 4)
+    assert counted["expect_column_values_to_not_be_null"] == (9, 9)
+    assert len(counted) == 14
+    assert all(could for _, could in counted.values())
 
 
 @pytest.mark.parametrize(
@@ -168,7 +165,9 @@ def test_numbers_times_and_conditions_at_their_edges(spark: SparkSession, frame:
         (expect("values_to_match_regex", column="s", regex=r"\bx"), "may mean something else"),
     ],
 )
-def test_what_arrow_might_judge_otherwise_is_left_to_spark(table: pa.Table, item: dict[str, Any], why: str) -> None:
+def test_arrow_rules_leave_what_they_might_judge_otherwise_to_spark(
+    table: pa.Table, item: dict[str, Any], why: str
+) -> None:
     with pytest.raises(NotInSubsetError, match=rf"^{item['type']}: .*({why})"):
         RowRules.of([item], table.schema)
 
@@ -193,7 +192,7 @@ TEXT = st.text(alphabet="ab01- '._@$\\é€😀\u00a0\t\n\r\x0b\u0085\u2028K\u21
 
 @settings(max_examples=4, **SETTINGS)
 @given(patterns=st.lists(PATTERN, min_size=150, max_size=150), texts=st.lists(TEXT, min_size=60, max_size=60))
-def test_a_pattern_is_found_in_the_same_texts(spark: SparkSession, patterns: list[str], texts: list[str]) -> None:
+def test_arrow_pattern_is_found_in_the_same_texts(spark: SparkSession, patterns: list[str], texts: list[str]) -> None:
     kept = []
     for pattern in patterns:
         try:
@@ -219,7 +218,7 @@ def test_a_pattern_is_found_in_the_same_texts(spark: SparkSession, patterns: lis
     ["(?i)a", "a*+", "a++", "(a)\\1", "(?=a)", "(a*)*", "(^a)+", "[a&&b]", "[[a]", "[a-\\d]", "\\b", "\\pL", "é", "a**",
      "*a", "(a", "a)", "{2}", "a{,2}", "a{1001}", "[]", "[^]", "\\x41", "\\Qa\\E", "[\\S]", "[a", "]", "}", "[z-a]"],
 )  # fmt: skip
-def test_other_patterns_are_left_to_spark(pattern: str) -> None:
+def test_arrow_leaves_other_patterns_to_spark(pattern: str) -> None:
     with pytest.raises(NotInSubsetError, match="the pattern"):
         translated(pattern)
 
@@ -227,7 +226,7 @@ def test_other_patterns_are_left_to_spark(pattern: str) -> None:
 @pytest.mark.parametrize(
     ("digits", "scale", "bound"), [(38, 18, 1e20), (38, 18, -1e25), (38, 0, 1e38), (38, 0, 1e20), (20, 2, 1e30)]
 )
-def test_a_bound_for_which_arrow_has_no_digits_is_left_to_spark(digits: int, scale: int, bound: float) -> None:
+def test_arrow_rules_leave_a_bound_of_too_many_digits_to_spark(digits: int, scale: int, bound: float) -> None:
     schema = pa.schema([("m", pa.decimal128(digits, scale))])
     item = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "m", "max_value": bound}}
     if abs(bound) < 10.0 ** (38 - scale) or digits < 38:

@@ -1,3 +1,5 @@
+"""Dictionaries of Parquet columns follow from the files that were written before."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -28,7 +30,7 @@ def rows(count: int, *, constant: bool, name: str = "a") -> pa.Table:
     return pa.table({name: [0 if constant else n for n in range(count)], "b": ["x"] * count})
 
 
-def test_files_of_one_schema_repeat_alike_for_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_columns_have_dictionaries_by_the_files_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_ROWS", 250)
     monkeypatch.setattr(files, "_TELLING", 100)
     assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}
@@ -36,7 +38,7 @@ def test_files_of_one_schema_repeat_alike_for_a_row_group(tmp_path: Path, monkey
     assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
 
 
-def test_few_rows_tell_nothing_of_later_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_dictionaries_do_not_follow_from_few_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(files, "_TELLING", 100)
     assert encodings(tmp_path, rows(1, constant=True)) == {"a": False, "b": False}
     assert encodings(tmp_path, rows(100, constant=True)) == {"a": True, "b": True}
@@ -44,7 +46,9 @@ def test_few_rows_tell_nothing_of_later_files(tmp_path: Path, monkeypatch: pytes
     assert encodings(tmp_path, rows(100, constant=False)) == {"a": True, "b": True}  # as the last with so many
 
 
-def test_each_schema_is_looked_at_for_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_dictionaries_follow_from_files_of_the_same_schema(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(files, "_TELLING", 100)
     monkeypatch.setattr(files, "_SCHEMAS", 2)
     assert encodings(tmp_path, rows(100, constant=False)) == {"a": False, "b": True}

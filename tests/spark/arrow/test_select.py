@@ -146,7 +146,7 @@ def rows(count: int) -> pa.Table:
 
 
 @pytest.mark.spark
-def test_the_subset_computes_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
+def test_arrow_sql_computes_what_spark_computes(spark: SparkSession, tmp_path: Path) -> None:
     source = rows(300).append_column("n", pa.array(range(300), pa.int64()))
     pq.write_table(source, tmp_path / "source.parquet", store_schema=False)
     spark.read.parquet(str(tmp_path / "source.parquet")).createOrReplaceTempView("source")
@@ -164,19 +164,22 @@ def test_the_subset_computes_what_spark_computes(spark: SparkSession, tmp_path: 
         theirs = theirs.toDF(*(f"b{n}" for n in range(made.num_columns)))
         assert ours.count() == theirs.count(), sql
         both = ours.join(theirs, F.col("a0") == F.col("b0"))
-        for n in range(made.num_columns):
-            wrong = both.where(~F.col(f"a{n}").eqNullSafe(F.col(f"b{n}"))).select(f"a{n}", f"b{n}").take(1)
-            assert wrong == [], f"{sql}: column {n}, {[*TESTS, *VALUES][n - 1 : n]}"
+        wrong = [
+            F.first(F.when(~F.col(f"a{n}").eqNullSafe(F.col(f"b{n}")), F.struct(f"a{n}", f"b{n}")), ignorenulls=True)
+            for n in range(made.num_columns)
+        ]
+        found = zip(["n", *TESTS, *VALUES], both.agg(*wrong).first() or (), strict=False)
+        assert [(text, row) for text, row in found if row is not None] == [], sql
 
 
-@pytest.mark.parametrize("sql", OUTSIDE)
-def test_what_is_outside_of_the_subset_is_refused_with_a_reason(sql: str) -> None:
-    with pytest.raises(NotInSubsetError, match=r"^it |is not a column|is not a condition"):
-        parse(sql, SOURCE)
+def test_arrow_sql_refuses_what_is_outside_of_its_subset() -> None:
+    for sql in OUTSIDE:
+        with pytest.raises(NotInSubsetError):
+            pytest.fail(f"{sql} was taken: {parse(sql, SOURCE)}")
 
 
 @pytest.mark.parametrize("text", ["small + 1", "id * 2", "-id", "tiny * tiny * tiny", "id - 1"])
-def test_what_overflows_is_left_to_spark(text: str) -> None:
+def test_arrow_sql_leaves_what_overflows_to_spark(text: str) -> None:
     values = {"small": 2**31 - 1, "id": -(2**63), "tiny": 127}
     made = [pa.array([values.get(field.name)], field.type) for field in SOURCE]
     select = parse(f"SELECT {text} AS x FROM source", SOURCE)
@@ -192,7 +195,7 @@ def test_what_overflows_is_left_to_spark(text: str) -> None:
     ],
 )  # fmt: skip
 @pytest.mark.parametrize(("last", "beyond"), [(2_932_896, 2_932_897), (0, 20_000_000), (-719_162, -719_163)])
-def test_years_of_other_than_four_digits_are_left_to_spark(text: str, last: int, beyond: int) -> None:
+def test_arrow_sql_leaves_years_of_other_than_four_digits_to_spark(text: str, last: int, beyond: int) -> None:
     select = parse(f"SELECT {text} AS x FROM source", SOURCE)
 
     def of(day: int) -> pa.Table:
@@ -213,7 +216,7 @@ def test_years_of_other_than_four_digits_are_left_to_spark(text: str, last: int,
         ("small AS id, {rest}", False), ("*, id", False), ("{rest}, id", False), ("* FROM source WHERE flag --", False),
     ],
 )  # fmt: skip
-def test_the_source_as_it_is_is_told_by_its_columns_not_by_their_names(sql: str, whole: bool) -> None:
+def test_arrow_sql_compares_the_columns_of_the_whole_source_and_not_their_names(sql: str, whole: bool) -> None:
     rest = ", ".join(SOURCE.names[1:])
     asked = sql.replace("{}", ", ".join(SOURCE.names)).replace("{rest}", rest)
     assert parse(f"SELECT {asked}" + ("" if "FROM" in asked else " FROM source"), SOURCE).whole == whole

@@ -1,4 +1,4 @@
-"""Workers that start while the driver plans, and what that must not change."""
+"""Workers start while the driver plans, and that changes nothing else."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 from tests.fixtures.runs import Sandbox
 
 from sluice_spark.arrow import shares
@@ -21,36 +22,23 @@ def started() -> None:
             thread.join(60)
 
 
-def test_workers_are_started_for_each_core_and_nobody_waits(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    rows: list[Any] = []
-    may_end = threading.Event()
+def test_warm_up_starts_workers_and_returns_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, done = threading.Event(), list[Any]()
 
-    class Watched:
-        def range(self, *numbers: int) -> Any:
-            frame = spark.range(*numbers)
+    def counted(frame: DataFrame) -> list[Any]:
+        may_end.wait(60)
+        done.extend(frame.toArrow().to_pylist())
+        return []
 
-            class Frame:
-                def mapInArrow(self, *arguments: Any) -> Any:
-                    class Made:
-                        def collect(self) -> None:
-                            may_end.wait(60)
-                            rows.extend(frame.mapInArrow(*arguments).collect())
-
-                    return Made()
-
-            return Frame()
-
-    monkeypatch.setattr(shares, "cores", lambda _: 2)
-    shares.warm_up(Watched())  # type: ignore[arg-type]
-    assert rows == []
+    monkeypatch.setattr(DataFrame, "collect", counted)
+    shares.warm_up(spark)
+    assert done == []
     may_end.set()
     started()
-    assert [row.done for row in rows] == [True, True]
+    assert done == [{"done": True}] * 2
 
 
-def test_a_session_that_fails_meanwhile_says_so_later(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_warm_up_leaves_a_failure_of_the_session_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "cores", lambda _: 2)
     failed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
@@ -60,18 +48,8 @@ def test_a_session_that_fails_meanwhile_says_so_later(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.kafka
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
-@pytest.mark.parametrize(
-    ("keys", "why"),
-    [
-        ({"transform": {"sql": "SELECT *, nowhere FROM source"}}, "nowhere"),
-        ({"transform": {"sql": "SELECT FROM WHERE"}}, "transform"),
-    ],
-)
-def test_a_file_that_is_wrong_is_told_as_ever(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, recovery: str, keys: dict[str, Any], why: str
-) -> None:
+def test_wrong_file_is_refused_while_workers_start(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "_HERE", 0)
-    sandbox.configure(recovery=recovery, **keys)
+    sandbox.configure(recovery="wal", transform={"sql": "SELECT *, nowhere FROM source"})
     sandbox.feed(4)
-    assert why in sandbox.run("r", expect=10).message
+    assert "nowhere" in sandbox.run("r", expect=10).message

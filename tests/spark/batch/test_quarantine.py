@@ -15,7 +15,7 @@ from sluice_spark.decoders.base import decode
 pytestmark = pytest.mark.spark
 
 
-def test_what_broke_a_rule_is_kept_verbatim_and_nothing_else(spark: SparkSession) -> None:
+def test_quarantine_keeps_refused_records_verbatim_and_no_others(spark: SparkSession) -> None:
     headers = [{"key": "h", "value": b"\xff"}, {"key": "h", "value": None}]
     records = [
         record(0, value=b'{"i": 1}'),
@@ -42,7 +42,7 @@ def test_what_broke_a_rule_is_kept_verbatim_and_nothing_else(spark: SparkSession
     ]
 
 
-def test_the_offending_text_is_named_as_far_as_it_is_a_field(spark: SparkSession) -> None:
+def test_quarantine_names_the_offending_text_of_a_field(spark: SparkSession) -> None:
     spec = Decode(json={"schema": "i INT, `a.b` INT, `it's` INT, o STRUCT<x: INT>, d DECIMAL(5,2), s STRING"})
     values = {
         b'{"i": 1.50}': ("type", "i", "1.5"),

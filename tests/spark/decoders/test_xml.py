@@ -1,4 +1,4 @@
-"""The documented contract of decoding XML; against Python's own parser; and documents that are made to harm."""
+"""XML: the page, Python's own parser, and documents that are made to harm."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.decoders.conftest import RECORDS, check, fields_of, outcomes, records, table
-
-from sluice.pipeline.sections import Decode
-from sluice_spark.decoders.base import COLUMN, RULE, decode
+from tests.fixtures import decoding
+from tests.spark.decoders.conftest import differences
 
 pytestmark = pytest.mark.spark
 
@@ -24,31 +22,16 @@ XSI = "http://www.w3.org/2001/XMLSchema-instance"
 
 def decoded(spark: SparkSession, values: list[str | bytes | None], schema: str = PAGE, **keys: Any) -> list[Any]:
     given = [value.encode() if isinstance(value, str) else value for value in values]
-    return outcomes(decode(records(spark, given), Decode(xml={"schema": schema, **keys})))
+    return decoding.decoded(spark, {"xml": {"schema": schema, **keys}}, given).brief
 
 
-def test_the_page_says_what_a_document_decodes_to(spark: SparkSession) -> None:
-    rows = table("XML")
-    values: list[bytes | None] = [row[0].encode() for row in rows]
-    spec = Decode(xml={"schema": PAGE, "root": "r"})
-    assert check(decode(records(spark, values), spec), fields_of, rows) == []
+def test_xml_page_says_what_a_document_decodes_to(spark: SparkSession) -> None:
+    assert differences(spark, {"xml": {"schema": PAGE, "root": "r"}}, "XML") == []
 
 
-def test_a_document_is_what_python_reads_or_refused(spark: SparkSession) -> None:
+def test_xml_document_is_what_python_reads_or_is_refused(spark: SparkSession) -> None:
     rng = random.Random(18)
-    texts = [
-        "",
-        "x",
-        " x ",
-        "1",
-        "\n",
-        "&lt;b&gt;",
-        "a&amp; &amp;b",
-        "<![CDATA[<b/> ]]>",
-        "é😀",
-        "&#65;&#x1F600;",
-        "null",
-    ]
+    texts = ["", "x", " x ", "1", "\n", "&lt;b&gt;", "a&amp; &amp;b", "<![CDATA[<b/> ]]>", "é😀", "&#65;&#x1F600;"]
     texts += ["a<!-- </s> -->b", "]]&gt;", "__end", "a<b>c</b>", "<s>x</s>", "\t\r\n", "'\"", "a=b c='d'"]
 
     def element(name: str) -> str:
@@ -94,7 +77,7 @@ def test_a_document_is_what_python_reads_or_refused(spark: SparkSession) -> None
     assert taken > 500
 
 
-def test_values_are_judged_wherever_they_are(spark: SparkSession) -> None:
+def test_xml_values_are_judged_wherever_they_are(spark: SparkSession) -> None:
     schema = (
         "d DECIMAL(5,2), f DOUBLE, b BOOLEAN, t TIMESTAMP, v VARCHAR(2), n ARRAY<STRUCT<_k: INT, d: DATE NOT NULL>>"
     )
@@ -120,20 +103,7 @@ def test_values_are_judged_wherever_they_are(spark: SparkSession) -> None:
     assert found[13] == "type"
 
 
-def test_the_column_at_fault_is_named(spark: SparkSession) -> None:
-    spec = Decode(xml={"schema": "i INT, o STRUCT<s: STRING>"})
-    given: list[bytes | None] = [
-        b"<r><i>x</i></r>",
-        b"<r><o><s><b/></s></o></r>",
-        b"<r>x</r>",
-        b"<r>",
-        b"<r><i/><i/></r>",
-    ]
-    rows = decode(records(spark, given), spec).orderBy("offset").select(RULE, COLUMN).collect()
-    assert [tuple(r) for r in rows] == [("type", "i"), ("type", "o"), ("type", None), ("xml", None), ("duplicate", "i")]
-
-
-def test_markup_in_a_text_is_told_from_elements(spark: SparkSession) -> None:
+def test_xml_distinguishes_markup_in_a_text_from_elements(spark: SparkSession) -> None:
     schema = "s STRING, a ARRAY<STRING>, o ARRAY<STRUCT<t: STRING, u: ARRAY<STRING>>>"
     written = "&lt;b&gt; c&lt;/b&gt;<![CDATA[<x/> <y>]]>"
     real = "<b> c</b>"
@@ -151,7 +121,7 @@ def test_markup_in_a_text_is_told_from_elements(spark: SparkSession) -> None:
     assert found[6]["o"][1]["u"] == [text]
 
 
-def test_attributes_that_spark_cannot_tell_apart_are_refused(spark: SparkSession) -> None:
+def test_xml_refuses_attributes_that_spark_cannot_distinguish(spark: SparkSession) -> None:
     values = [
         '<r id="1" ID="2"/>', '<r id="1" n:id="2"/>', '<r n:id="2" x=">" id="1"/>', '<r xmlns:id="u"/>',
         '<r n:id="3"/>', "<r id='1' x=' id=2 n:id=3'/>", '<r id="1"><z id="2"/></r>',
@@ -167,7 +137,7 @@ def test_attributes_that_spark_cannot_tell_apart_are_refused(spark: SparkSession
     ]  # fmt: skip
 
 
-def test_prefixes_count_unless_the_file_says_otherwise(spark: SparkSession) -> None:
+def test_xml_prefixes_count_unless_the_file_says_otherwise(spark: SparkSession) -> None:
     values: list[str | bytes | None] = [
         '<n:r xmlns:n="u"><n:i>1</n:i></n:r>', "<n:r><n:i>1</n:i><i>2</i></n:r>", "<r><i>3</i></r>", "<n:q/>",
     ]  # fmt: skip
@@ -176,7 +146,7 @@ def test_prefixes_count_unless_the_file_says_otherwise(spark: SparkSession) -> N
     assert decoded(spark, values, "`n:i` INT", root="n:r") == [{"n:i": 1}, {"n:i": 1}, "root", "root"]
 
 
-def test_names_that_could_be_taken_for_others_are_not(spark: SparkSession) -> None:
+def test_xml_names_are_not_taken_for_others(spark: SparkSession) -> None:
     assert decoded(
         spark,
         ["<r><_x>1</_x></r>", '<r x="1"/>', "<r><at.x>1</at.x></r>", '<r _x="2"/>',
@@ -189,26 +159,17 @@ def test_names_that_could_be_taken_for_others_are_not(spark: SparkSession) -> No
     ]
 
 
-@pytest.mark.parametrize(
-    "head", ["", "\ufeff", '<?xml version="1.0" encoding="UTF-8"?>', "<?xml version='1.0' encoding='utf-8' ?>\n"]
-)
-def test_a_document_is_utf8_and_says_nothing_else(spark: SparkSession, head: str) -> None:
-    assert decoded(spark, [f"{head}<r><s>é</s></r>"]) == [{"s": "é"}]
+def test_xml_document_is_utf8_and_says_nothing_else(spark: SparkSession) -> None:
+    heads = ["", "\ufeff", '<?xml version="1.0" encoding="UTF-8"?>', "<?xml version='1.0' encoding='utf-8' ?>\n"]
+    others: list[str | bytes | None] = [
+        '<?xml version="1.0" encoding="ISO-8859-1"?><r><s>Ã©</s></r>', "<r><s>é</s></r>".encode("latin-1"),
+        "<r/>".encode("utf-16"), "<r s=\"encoding='x'\"/>",
+    ]  # fmt: skip
+    found = decoded(spark, [*(f"{head}<r><s>é</s></r>" for head in heads), *others])
+    assert found == [{"s": "é"}] * 4 + ["utf8"] * 3 + [{}]
 
 
-def test_another_encoding_is_refused(spark: SparkSession) -> None:
-    assert decoded(
-        spark,
-        [
-            '<?xml version="1.0" encoding="ISO-8859-1"?><r><s>Ã©</s></r>',
-            "<r><s>é</s></r>".encode("latin-1"),
-            "<r/>".encode("utf-16"),
-            '<r s="encoding=\'x\'"/>',
-        ],
-    ) == ["utf8", "utf8", "utf8", {}]  # fmt: skip
-
-
-def test_nothing_is_fetched_and_nothing_grows(spark: SparkSession, tmp_path: Path) -> None:
+def test_xml_fetches_nothing_and_expands_no_entity(spark: SparkSession, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("SECRET")
     lol = "".join(f'<!ENTITY l{n} "{f"&l{n - 1};" * 10 if n else "lol"}">' for n in range(10))
@@ -233,7 +194,7 @@ def test_nothing_is_fetched_and_nothing_grows(spark: SparkSession, tmp_path: Pat
     assert found == ["xml", "xml", "xml", "xml", "xml", "type", {}, {"s": "<!DOCTYPE html>"}]
 
 
-def test_large_and_deep_documents_end_no_task(spark: SparkSession) -> None:
+def test_xml_documents_that_are_large_or_deep_end_no_task(spark: SparkSession) -> None:
     big, deep = "x" * 3_000_000, 100_000
     values: list[str | bytes | None] = [
         f"<r><s>{big}</s></r>",
@@ -259,18 +220,3 @@ def test_large_and_deep_documents_end_no_task(spark: SparkSession) -> None:
     assert [len(found[0]["s"]), len(found[1]["s"]), len(found[2]["a"])] == [3_000_000, 400_000, 50_000]
     assert found[3:6] == [{"_id": 1}, {}, {}]
     assert found[6:] == ["xml"] * 12
-
-
-def test_a_tombstone_is_refused_or_a_row_that_has_its_key_as_the_file_says(spark: SparkSession) -> None:
-    rows = [(b"k", value, "t", 3, n, None) for n, value in enumerate([None, b"", b"<r/>", b"<r><i>1</i></r>"])]
-    frame = spark.createDataFrame(rows, RECORDS)
-
-    def found(**keys: Any) -> list[Any]:
-        return outcomes(decode(frame, Decode(xml={"schema": "i INT NOT NULL, s STRING", "key": "k", **keys})))
-
-    good = {"i": 1, "k": "k"}
-    assert found() == ["null_value", "xml", "not_null", good]
-    assert found(tombstone="row") == ["not_null", "xml", "not_null", good]
-    assert found(tombstone="delete") == [
-        {"_deleted": True, "k": "k"}, "xml", "not_null", {**good, "_deleted": False},
-    ]  # fmt: skip

@@ -1,3 +1,5 @@
+"""Queries whose frames are not executed generate no code."""
+
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,7 +18,7 @@ def plan(frame: DataFrame, capsys: pytest.CaptureFixture[str]) -> str:
     return capsys.readouterr().out
 
 
-def test_a_query_generates_no_code_until_its_frames_are_executed_after_all(
+def test_not_compiled_query_generates_no_code_until_its_frames_are_executed(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "in").mkdir()
@@ -47,7 +49,7 @@ def test_a_query_generates_no_code_until_its_frames_are_executed_after_all(
     assert [["*(1)" in text for text in texts] for texts in found] == [[False, False], [False, True]]
 
 
-def test_what_somebody_set_stays(spark: SparkSession) -> None:
+def test_not_compiled_keeps_a_setting_of_the_user(spark: SparkSession) -> None:
     spark.conf.set(CODE, "false")
     try:
         with not_compiled(spark):

@@ -16,13 +16,7 @@ from sluice_spark.quality.data_docs import prune
 pytestmark = pytest.mark.spark
 
 
-def test_data_docs_are_built(court: Court) -> None:
-    judgement = court.judge(expect("column_values_to_not_be_null", column="n"))
-    assert judgement.data_docs is not None
-    assert Path(judgement.data_docs).is_file()
-
-
-def test_data_docs_gain_the_pages_of_the_run_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_data_docs_get_the_pages_of_the_run_alone(spark: SparkSession, tmp_path: Path) -> None:
     own = Court(spark, tmp_path)
     site = tmp_path / "quality" / "judged" / "gx" / "uncommitted" / "data_docs" / "local_site"
     expectation = expect("column_values_to_not_be_null", column="n")
@@ -38,7 +32,7 @@ def test_data_docs_gain_the_pages_of_the_run_alone(spark: SparkSession, tmp_path
     assert all(f"{name}/{run}/" in index for name, run in (("judged-slice", "old"), ("judged-slice", "new")))
 
 
-def test_templates_are_compiled_once_for_all_runs(
+def test_data_docs_compile_templates_once_for_all_runs(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     own = Court(spark, tmp_path)
@@ -54,18 +48,18 @@ def test_templates_are_compiled_once_for_all_runs(
     assert "sluice" not in project.read_text(), "whoever opens the project need not have this package"
 
 
-def test_pages_are_built_without_a_folder_for_templates(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_data_docs_are_built_without_a_folder_for_templates(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jinja2.FileSystemBytecodeCache, "_get_default_cache_dir", mock.Mock(side_effect=RuntimeError))
     assert court.judge(expect("column_values_to_not_be_null", column="n")).data_docs is not None
 
 
-def test_a_failed_run_has_a_page_that_shows_examples(court: Court) -> None:
+def test_data_docs_show_examples_of_a_failed_run(court: Court) -> None:
     judgement = court.judge(expect("column_values_to_be_between", column="n", max_value=100), runs=("old", "new"))
     site = Path(str(judgement.data_docs)).parent
     assert any("500" in page.read_text() for page in site.glob("validations/judged-slice/new/**/*.html"))
 
 
-def test_data_docs_do_not_grow_without_end(tmp_path: Path) -> None:
+def test_data_docs_keep_a_number_of_runs(tmp_path: Path) -> None:
     results = tmp_path / "gx" / "uncommitted" / "validations" / "suite"
     for number in range(5):
         (results / f"run-{number}").mkdir(parents=True)

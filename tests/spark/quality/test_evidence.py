@@ -1,4 +1,4 @@
-"""What a verdict shows of the rows that broke an expectation, and what it must never show."""
+"""Verdicts show rows that broke an expectation, and never masked values."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ NAMES = expect("column_values_to_be_in_set", column="name", value_set=["fine"])
 SECRET = "secret"
 
 
-def test_distinct_values_come_with_counts_and_the_offsets_of_the_first_rows(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_evidence_has_distinct_values_with_counts_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
     judgement = judged(spark, tmp_path, NAMES, expect("column_values_to_not_be_null", "warning", column="name"))
     names, nulls = (r for r in judgement.results if not r.success)
     assert (judgement.verdict, names.unexpected_count, names.seen) == ("failed", 4, 4)
@@ -60,19 +58,21 @@ def test_distinct_values_come_with_counts_and_the_offsets_of_the_first_rows(
     assert "3, 13" in page.read_text()
 
 
-def test_what_is_masked_is_shown_nowhere(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_evidence_shows_masked_values_nowhere(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     suite = [NAMES, expect("column_values_to_be_unique", column="name"),
              expect("column_pair_values_to_be_equal", column_A="name", column_B="_topic"),
              expect("column_distinct_values_to_be_in_set", column="name", value_set=["fine"]),
              expect("column_max_to_be_between", column="_offset", max_value=3)]  # fmt: skip
     with caplog.at_level("INFO"):
         masked = judged(spark, tmp_path / "masked", *suite, more=", masked: [name]")
-    told = json.dumps(masked.as_dict()) + caplog.text
+    texts = json.dumps(masked.as_dict()) + caplog.text
     files = [
         f.read_text() for f in tmp_path.glob("masked/quality/**/*") if f.is_file() and f.suffix in (".html", ".json")
     ]
     assert len(files) > 2
-    assert SECRET not in told
+    assert SECRET not in texts
     assert not any(SECRET in text for text in files)
     broken = {r.expectation: r for r in masked.results if not r.success}
     assert len(broken) == 5
@@ -84,7 +84,7 @@ def test_what_is_masked_is_shown_nowhere(spark: SparkSession, tmp_path: Path, ca
     assert SECRET in json.dumps(shown.as_dict()), "or the test would pass for nothing"
 
 
-def test_errors_do_not_show_what_is_masked_either(
+def test_evidence_of_errors_shows_no_masked_values(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Spark names the value that it cannot convert."""
@@ -100,15 +100,15 @@ def test_errors_do_not_show_what_is_masked_either(
     own = [record.getMessage() for record in caplog.records if record.name == "sluice"]  # Spark's say what they like
     assert own, "or this shows nothing"
     assert "The value" not in json.dumps(masked.as_dict()) + "".join(own + files)
-    told = {r.expectation: r.exception for r in masked.results if not r.success}
-    assert told["expect_column_values_to_be_in_set"] == "[CAST_INVALID_INPUT] (masked)"
-    assert (len(told), masked.verdict) == (3, "failed")
+    broken = {r.expectation: r.exception for r in masked.results if not r.success}
+    assert broken["expect_column_values_to_be_in_set"] == "[CAST_INVALID_INPUT] (masked)"
+    assert (len(broken), masked.verdict) == (3, "failed")
     assert "The value 'fine'" in json.dumps(judged(spark, tmp_path / "shown", *suite).as_dict()), (
         "or this shows nothing"
     )
 
 
-def test_rows_that_cannot_be_looked_at_leave_the_verdict_as_it_was_counted(
+def test_evidence_that_cannot_be_had_leaves_the_verdict(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def breaks(*_: object) -> None:
@@ -124,7 +124,9 @@ def test_rows_that_cannot_be_looked_at_leave_the_verdict_as_it_was_counted(
     assert SECRET not in caplog.text
 
 
-def test_many_rows_are_a_sample_and_rows_without_offsets_have_values_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_evidence_of_many_rows_is_a_sample_and_of_rows_without_offsets_values(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     judgement = judged(spark, tmp_path / "a", expect("column_values_to_be_between", column="n", max_value=-1), rows=300)
     (broken,) = [r for r in judgement.results if not r.success]
     assert (broken.unexpected_count, broken.seen, len(broken.values), len(broken.records)) == (300, 100, 10, 10)
@@ -136,7 +138,7 @@ def test_many_rows_are_a_sample_and_rows_without_offsets_have_values_alone(spark
     assert (broken.examples, broken.records) == (["secret-a", "secret-b"], [])
 
 
-def test_values_of_several_columns_and_of_no_simple_type(spark: SparkSession, tmp_path: Path) -> None:
+def test_evidence_has_values_of_several_columns_and_of_any_type(spark: SparkSession, tmp_path: Path) -> None:
     suite = [expect("column_pair_values_to_be_equal", column_A="name", column_B="_topic"),
              expect("compound_columns_to_be_unique", column_list=["_topic", "_run"]),
              expect("column_values_to_be_null", column="many"),

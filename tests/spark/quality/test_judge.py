@@ -24,7 +24,7 @@ from sluice_spark.sinks.delta.table import DeltaSink
 pytestmark = pytest.mark.spark
 
 
-def test_it_judges_exactly_the_rows_of_the_run(court: Court) -> None:
+def test_judge_judges_exactly_the_rows_of_the_run(court: Court) -> None:
     assert court.judge(expect("column_values_to_not_be_null", column="name"), runs=("old",)).verdict == "passed"
     failed = court.judge(expect("column_values_to_not_be_null", column="name"))
     assert (failed.verdict, failed.rows) == ("failed", 3)
@@ -32,7 +32,7 @@ def test_it_judges_exactly_the_rows_of_the_run(court: Court) -> None:
     assert (both.verdict, both.rows) == ("passed", 5)
 
 
-def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
+def test_judge_gives_counts_and_examples_of_a_failure(court: Court) -> None:
     judgement = court.judge(expect("column_values_to_be_between", column="n", min_value=0, max_value=100))
     (broken,) = [r for r in judgement.results if not r.success]
     assert (broken.column, broken.unexpected_count, broken.examples) == ("n", 1, [500])
@@ -41,7 +41,7 @@ def test_a_failure_comes_with_counts_and_examples(court: Court) -> None:
     assert json.loads(json.dumps(judgement.as_dict()))["success"] is False
 
 
-def test_what_is_wrong_is_known_again_by_the_arguments_of_the_suite(court: Court) -> None:
+def test_accepted_fault_is_recognized_by_the_arguments_of_the_suite(court: Court) -> None:
     """As many values break another bound: that is not what was accepted."""
     before, again, other = (
         faults(court.judge(expect("column_values_to_be_between", column="n", max_value=most)).as_dict())
@@ -51,13 +51,15 @@ def test_what_is_wrong_is_known_again_by_the_arguments_of_the_suite(court: Court
     assert (worse(before, again), len(worse(before, other))) == ([], 1)
 
 
-def test_a_warning_warns(court: Court) -> None:
-    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="name"))
-    assert judgement.verdict == "warned"
+def test_judge_warns_of_a_warning_and_fails_what_cannot_be_evaluated(court: Court) -> None:
+    assert court.judge(expect("column_values_to_not_be_null", "warning", column="name")).verdict == "warned"
+    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="no_such_column"))
+    assert judgement.verdict == "failed"
+    assert any(r.exception for r in judgement.results)
 
 
 @pytest.mark.parametrize(("most", "verdict"), [(500, "passed"), (0, "failed")])
-def test_quantiles_are_judged_beside_others(court: Court, most: int, verdict: str) -> None:
+def test_judge_judges_quantiles_beside_others(court: Court, most: int, verdict: str) -> None:
     ranges = {"quantiles": [0.5], "value_ranges": [[None, most]]}
     judgement = court.judge(
         expect("column_quantile_values_to_be_between", column="n", quantile_ranges=ranges),
@@ -68,7 +70,7 @@ def test_quantiles_are_judged_beside_others(court: Court, most: int, verdict: st
     json.dumps(judgement.as_dict())
 
 
-def test_table_level_expectations_see_all_rows(court: Court) -> None:
+def test_judge_gives_all_rows_to_table_level_expectations(court: Court) -> None:
     slice_only = court.judge(expect("column_values_to_be_between", column="n", min_value=3))
     assert slice_only.verdict == "passed"
     whole = court.judge(expect("column_values_to_be_between", scope="table", column="n", min_value=3))
@@ -76,35 +78,29 @@ def test_table_level_expectations_see_all_rows(court: Court) -> None:
     assert (whole.verdict, broken.scope, broken.unexpected_count) == ("failed", "table", 2)
 
 
-def test_an_expectation_that_cannot_be_evaluated_fails_even_as_a_warning(court: Court) -> None:
-    judgement = court.judge(expect("column_values_to_not_be_null", "warning", column="no_such_column"))
-    assert judgement.verdict == "failed"
-    assert any(r.exception for r in judgement.results)
-
-
 _MISSPELT = [
-    (expect("column_values_to_not_be_nul", column="name"), "did you mean 'expect_column_values_to_not_be_null'?"),
-    (expect("column_values_to_not_be_null", column="name", mostyl=0.5), "unknown argument; did you mean 'mostly'?"),
-    (expect("column_values_to_not_be_null", column="name", mostly=5), "less than or equal to 1.0"),
-    (expect("column_values_to_not_be_null"), "column: field required"),
-    (expect("column_values_to_be_between", column="n"), "min_value and max_value cannot both be None"),
-    (expect("column_values_to_be_in_set", column="n", value_set="abc"), "value_set: value is not a valid list"),
+    (expect("column_values_to_not_be_nul", column="name"), "expect_column_values_to_not_be_null"),
+    (expect("column_values_to_not_be_null", column="name", mostyl=0.5), "'mostly'"),
+    (expect("column_values_to_not_be_null", column="name", mostly=5), "1.0"),
+    (expect("column_values_to_not_be_null"), "column"),
+    (expect("column_values_to_be_between", column="n"), "min_value"),
+    (expect("column_values_to_be_in_set", column="n", value_set="abc"), "value_set"),
 ]
 
 
-@pytest.mark.parametrize(("wrong", "told"), _MISSPELT, ids=[t[:30] for _, t in _MISSPELT])
-def test_an_expectation_that_cannot_be_built_is_no_pass(court: Court, wrong: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("wrong", "why"), _MISSPELT, ids=[t[:30] for _, t in _MISSPELT])
+def test_judge_does_not_pass_an_expectation_that_cannot_be_built(court: Court, wrong: dict[str, Any], why: str) -> None:
     right = expect("column_values_to_not_be_null", column="n")
     judgement = court.judge(right, wrong)
     assert judgement.verdict == "error"
     assert judgement.reasons
-    with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite") as caught:
+    with pytest.raises(ConfigError, match=r"suite\.json") as caught:
         court.judge_of(right, wrong).check()
     assert "expectation 2" in caught.value.what
-    assert told in caught.value.what
+    assert why in caught.value.what
 
 
-def test_a_suite_is_built_once(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_judge_builds_a_suite_once(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:
     right = expect("column_values_to_not_be_null", column="n", mostly=0.5)
     court.judge_of(right).check()
     with monkeypatch.context() as patched:
@@ -114,17 +110,17 @@ def test_a_suite_is_built_once(court: Court, monkeypatch: pytest.MonkeyPatch) ->
         court.judge_of(right, expect("column_values_to_be_nothing", column="n")).check()
 
 
-def test_a_column_that_the_rows_do_not_have_is_refused(court: Court) -> None:
+def test_judge_refuses_a_column_that_the_rows_do_not_have(court: Court) -> None:
     judge = court.judge_of(expect("column_values_to_not_be_null", scope="table", column="nmae"))
     judge.check_columns(["name", "nmae"])
-    with pytest.raises(ConfigError, match="no column 'nmae'; did you mean 'name'"):
+    with pytest.raises(ConfigError, match="nmae"):
         judge.check_columns(["name", "n"])
     masking = court.judge_of(expect("column_values_to_not_be_null", column="n"), quality=", masked: [nmae]")
-    with pytest.raises(ConfigError, match=r"quality\.masked: .* no column 'nmae'; did you mean 'name'"):
+    with pytest.raises(ConfigError, match="masked"):
         masking.check_columns(["name", "n"])
 
 
-def test_what_is_no_number_can_be_judged_and_recorded(court: Court, tmp_path: Path) -> None:
+def test_judge_judges_and_records_values_that_are_no_numbers(court: Court, tmp_path: Path) -> None:
     spark, sink = court.spark, DeltaSink(str(tmp_path / "judged"), "court")
     values = "array(double('NaN'), double('Infinity'), double('Infinity'), double('-Infinity'), 1.0D)"
     frame = spark.sql(
@@ -167,14 +163,14 @@ def _ledger(folder: Path, run: str, interval: int = 0, **counts: int) -> Ledger:
     return ledger
 
 
-def test_a_run_that_refused_too_much_fails_whatever_its_rows(court: Court, tmp_path: Path) -> None:
+def test_judge_fails_a_run_that_refused_too_much_whatever_its_rows(court: Court, tmp_path: Path) -> None:
     judge = court.judge_of(expect("column_values_to_not_be_null", column="n"))
     judgement = judge.settle(
         _ledger(tmp_path, "new", written=3, quarantined=97), lambda: court.spark, court.sink, ["new"]
     )
     assert judgement.verdict == "failed"
     assert all(r.success for r in judgement.results)
-    assert judgement.reasons == ["max_quarantined: 97 of 100 records (97 %) are in quarantine, and 1% may be"]
+    assert ["max_quarantined" in reason and "97 of 100" in reason for reason in judgement.reasons] == [True]
     lenient = court.judge_of(quality=", max_quarantined: 97%")
     assert lenient.settle(Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), lambda: court.spark, court.sink,
                           ["new"]).verdict == "passed"  # fmt: skip
@@ -183,7 +179,7 @@ def test_a_run_that_refused_too_much_fails_whatever_its_rows(court: Court, tmp_p
 @pytest.mark.parametrize(
     ("counts", "verdict"), [({"quarantined": 5}, "failed"), ({"lost": 5}, "warned"), ({"filtered": 5}, "empty")]
 )
-def test_what_wrote_nothing_needs_no_spark_and_is_no_pass(
+def test_judge_needs_no_spark_for_a_run_that_wrote_nothing(
     court: Court, tmp_path: Path, counts: dict[str, int], verdict: str
 ) -> None:
     judge = court.judge_of(expect("column_min_to_be_between", column="n", min_value=0))
@@ -191,7 +187,7 @@ def test_what_wrote_nothing_needs_no_spark_and_is_no_pass(
     assert judge.settle(ledger, lambda: pytest.fail("a session"), court.sink, ["new"]).verdict == verdict
 
 
-def test_an_interval_that_only_lost_rows_is_judged_by_the_table(court: Court, tmp_path: Path) -> None:
+def test_judge_judges_an_interval_that_only_lost_rows_by_the_table(court: Court, tmp_path: Path) -> None:
     slice_alone = expect("column_min_to_be_between", column="n", min_value=0)  # cannot hold of no rows
     whole = expect("column_values_to_be_between", scope="table", column="n", max_value=100)
     ledger = _ledger(tmp_path, "none", interval=4, filtered=5)
@@ -201,77 +197,59 @@ def test_an_interval_that_only_lost_rows_is_judged_by_the_table(court: Court, tm
     assert (judged.verdict, len(judged.results)) == ("failed", 2)
 
 
-def test_a_session_that_cannot_be_had_is_an_error_of_judging(court: Court, tmp_path: Path) -> None:
+def test_judge_reports_a_session_that_cannot_be_had_as_an_error(court: Court, tmp_path: Path) -> None:
     def gone() -> SparkSession:
         raise ConnectionRefusedError("no JVM")
 
     judgement = court.judge_of().settle(_ledger(tmp_path, "new", written=3), gone, court.sink, ["new"])
-    assert (judgement.verdict, judgement.reasons) == ("error", ["judging failed: ConnectionRefusedError: no JVM"])
+    assert (judgement.verdict, "no JVM" in judgement.reasons[0]) == ("error", True)
 
 
 @pytest.mark.parametrize(
-    ("keys", "suite", "told"),
+    ("keys", "suite", "problems"),
     [
         ({}, [], []),
         ({}, [expect("column_values_to_not_be_null", column="_run")], []),
         (
             {"transform": "{sql: SELEC * FROM source}"},
             [expect("column_values_to_be_nul", column="value")],
-            ["transform: [PARSE_SYNTAX_ERROR]", "did you mean 'expect_column_values_to_be_null'?"],
+            ["PARSE_SYNTAX_ERROR", "expect_column_values_to_be_null"],
         ),
-        (
-            {"sink": "{delta: {path: judged, partition_by: [valu]}}"},
-            [],
-            ["sink.delta.partition_by: the transform's result has no column 'valu'; did you mean 'value'?"],
-        ),
-        (
-            {"also": "[{delta: {path: copied, partition_by: [valu]}}]"},
-            [],
-            ["also[0].delta.partition_by: the transform's result has no column 'valu'; did you mean 'value'?"],
-        ),
+        ({"sink": "{delta: {path: judged, partition_by: [valu]}}"}, [], ["sink.delta.partition_by"]),
+        ({"also": "[{delta: {path: copied, partition_by: [valu]}}]"}, [], ["also[0].delta.partition_by"]),
         (
             {"transform": "{sql: 'SELECT *, 1 AS total FROM source'}"},
             [expect("column_values_to_be_between", column="totl", min_value=0)],
-            ["the transform yields no column 'totl'; did you mean 'total'?"],
+            ["'totl'"],
         ),
-        (
-            {"quality": "{profiled: [value.a], history: {columns: {valu: [nulls]}}}"},
-            [],
-            ["quality.history.columns: the transform yields no column 'valu'; did you mean 'value'?"],
-        ),
+        ({"quality": "{profiled: [value.a], history: {columns: {valu: [nulls]}}}"}, [], ["quality.history.columns"]),
     ],
 )
-def test_a_pipeline_is_checked_without_a_record(
-    spark: SparkSession, tmp_path: Path, keys: dict[str, str], suite: list[dict[str, Any]], told: list[str]
+def test_validate_spec_checks_a_pipeline_without_a_record(
+    spark: SparkSession, tmp_path: Path, keys: dict[str, str], suite: list[dict[str, Any]], problems: list[str]
 ) -> None:
     (tmp_path / "suite.json").write_text(json.dumps({"expectations": suite}))
     lines = [line for line in PIPELINE.splitlines() if line.partition(":")[0] not in keys]
     (tmp_path / "judged.yaml").write_text("\n".join([*lines, *(f"{k}: {v}" for k, v in keys.items())]))
     found = list(validate_spec.problems(spark, load(tmp_path / "judged.yaml")))
-    assert len(found) == len(told), found
-    assert all(t in f for t, f in zip(told, found, strict=True)), found
+    assert len(found) == len(problems), found
+    assert all(p in f for p, f in zip(problems, found, strict=True)), found
 
 
-def test_rows_that_the_log_counts_and_nobody_can_read_are_no_pass(court: Court, tmp_path: Path) -> None:
-    hollow = Court(court.spark, tmp_path)
-    (file,) = (tmp_path / "judged").glob("batches/new-*/*.parquet")
-    (other,) = (tmp_path / "judged").glob("batches/old-*/*.parquet")
-    file.write_bytes(other.read_bytes())  # the slice has gone; every map expectation passes on an empty batch
-    judgement = hollow.judge(expect("column_values_to_not_be_null", column="name"))
-    assert judgement.verdict in ("failed", "error")
+@pytest.mark.parametrize("damage", ["hollow", "gone"])
+def test_judge_does_not_pass_rows_that_cannot_be_read(court: Court, tmp_path: Path, damage: str) -> None:
+    own = Court(court.spark, tmp_path)
+    (new,) = (tmp_path / "judged").glob("batches/new-*/*.parquet")
+    (old,) = (tmp_path / "judged").glob("batches/old-*/*.parquet")
+    if damage == "gone":
+        new.unlink()
+        old.unlink()
+    else:
+        new.write_bytes(old.read_bytes())  # the slice has gone; every map expectation passes on an empty batch
+    assert own.judge(expect("column_values_to_not_be_null", column="name")).verdict in ("failed", "error")
 
 
-def test_judging_that_breaks_is_an_error_not_a_pass(court: Court, tmp_path: Path) -> None:
-    gone = Court(court.spark, tmp_path)
-    for file in (tmp_path / "judged").glob("batches/*/*.parquet"):
-        file.unlink()
-    judgement = gone.judge(expect("column_values_to_not_be_null", column="name"))
-    assert judgement.verdict in ("failed", "error")
-
-
-def test_without_an_expectation_on_the_table_its_other_rows_are_not_looked_at(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_judge_reads_no_other_rows_without_an_expectation_on_the_table(spark: SparkSession, tmp_path: Path) -> None:
     own = Court(spark, tmp_path)
     for file in (tmp_path / "judged").glob("batches/old-*/*.parquet"):
         file.unlink()
@@ -279,14 +257,14 @@ def test_without_an_expectation_on_the_table_its_other_rows_are_not_looked_at(
 
 
 @pytest.mark.parametrize("text", ["", "[]", '{"expectations": [{"type": 1}]}', '{"name": "x"}'])
-def test_a_file_that_is_no_suite_is_refused(text: str, tmp_path: Path) -> None:
+def test_judge_refuses_a_file_that_is_no_suite(text: str, tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text(text)
     (tmp_path / "judged.yaml").write_text(PIPELINE)
-    with pytest.raises(ConfigError, match=r"suite\.json is not a Great Expectations suite"):
+    with pytest.raises(ConfigError, match=r"suite\.json"):
         Judge(load(tmp_path / "judged.yaml"), Home(str(tmp_path)), "r")
 
 
-def test_a_file_of_variables_is_read_only_if_it_has_any(tmp_path: Path) -> None:
+def test_project_reads_its_file_of_variables_only_if_it_has_any(tmp_path: Path) -> None:
     """Great Expectations reads it for each of its own settings."""
     for _ in range(2):
         found = open_project(tmp_path)

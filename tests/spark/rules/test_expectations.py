@@ -34,7 +34,7 @@ def gx_batch(frame: DataFrame) -> Any:
     return asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
 
 
-def told_by_gx(batch: Any, *items: dict[str, Any]) -> list[tuple[int, set[int]] | None]:
+def found_by_gx(batch: Any, *items: dict[str, Any]) -> list[tuple[int, set[int]] | None]:
     """Return how many rows Great Expectations counts as unexpected, and which; None where it raises."""
     from great_expectations import ExpectationSuite
 
@@ -47,14 +47,14 @@ def told_by_gx(batch: Any, *items: dict[str, Any]) -> list[tuple[int, set[int]] 
     }
     found = batch.validate(suite, result_format=form)
     by_meta = {result.expectation_config.meta["n"]: result for result in found.results}
-    told: list[tuple[int, set[int]] | None] = []
+    found_all: list[tuple[int, set[int]] | None] = []
     for n in range(len(items)):
         result = by_meta[n].result
         if "unexpected_count" not in result:
-            told.append(None)
+            found_all.append(None)
             continue
-        told.append((result["unexpected_count"], {row["id"] for row in result.get("unexpected_index_list") or []}))
-    return told
+        found_all.append((result["unexpected_count"], {row["id"] for row in result.get("unexpected_index_list") or []}))
+    return found_all
 
 
 def numbered(*items: dict[str, Any]) -> list[dict[str, Any]]:
@@ -68,8 +68,8 @@ def compare(spark: SparkSession, frame: DataFrame, batch: Any, items: Sequence[d
     if mine:
         broken = frame.select("id", *(each.rule.broken.alias(f"r{n}") for n, each in enumerate(mine)))
         found = broken.collect()
-        told = told_by_gx(batch, *numbered(*(dict(each.item) for each in mine)))
-        for n, (each, theirs) in enumerate(zip(mine, told, strict=True)):
+        theirs_all = found_by_gx(batch, *numbered(*(dict(each.item) for each in mine)))
+        for n, (each, theirs) in enumerate(zip(mine, theirs_all, strict=True)):
             ids = {row["id"] for row in found if row[f"r{n}"]}
             assert theirs == (len(ids), ids), each.item
     return judged
@@ -83,21 +83,16 @@ SETTINGS: dict[str, Any] = {
 }
 
 
-@settings(max_examples=1, **SETTINGS)
-@given(items=drawn())
-def test_the_same_rows_are_unexpected(
-    spark: SparkSession, frame: DataFrame, gx_batch: Any, items: tuple[dict[str, Any], ...]
+@pytest.mark.parametrize("examples", [1, pytest.param(25, marks=pytest.mark.long)])
+def test_row_rules_call_the_same_rows_unexpected_as_great_expectations(
+    spark: SparkSession, frame: DataFrame, gx_batch: Any, examples: int
 ) -> None:
-    compare(spark, frame, gx_batch, items)
+    @settings(max_examples=examples, **SETTINGS)
+    @given(items=drawn())
+    def compared(items: tuple[dict[str, Any], ...]) -> None:
+        compare(spark, frame, gx_batch, items)
 
-
-@pytest.mark.long
-@settings(max_examples=25, **SETTINGS)
-@given(items=drawn())
-def test_the_same_rows_are_unexpected_of_many_more(
-    spark: SparkSession, frame: DataFrame, gx_batch: Any, items: tuple[dict[str, Any], ...]
-) -> None:
-    compare(spark, frame, gx_batch, items)
+    compared()
 
 
 @pytest.mark.parametrize(
@@ -106,7 +101,7 @@ def test_the_same_rows_are_unexpected_of_many_more(
         (expect("values_to_be_unique", column="i"), "not about single rows"),
         (expect("values_to_not_be_null", column="i", mostly=0.99), "a share of the rows may break it"),
         ({**expect("values_to_not_be_null", column="i"), "meta": {"scope": "table"}}, "the whole table"),
-        (expect("values_to_not_be_null", column="nobody"), "no column 'nobody'"),
+        (expect("values_to_not_be_null", column="nowhere"), "no column 'nowhere'"),
         (expect("values_to_not_be_null", column="flat.name"), "has a dot"),
         (expect("values_to_be_between", column="s", min_value=1), "column s is string"),
         (expect("values_to_be_between", column="i", min_value="1"), "neither a number, a date nor a time"),
@@ -127,13 +122,13 @@ def test_the_same_rows_are_unexpected_of_many_more(
         (expect("pair_values_to_be_equal", column_A="i", column_B="s"), "compared by a cast"),
         (expect("pair_values_to_be_equal", column_A="i", column_B="l", ignore_row_if="x"), "ignore_row_if 'x'"),
         (expect("values_to_not_be_null", column="i", row_condition="s > 5"), "Spark cannot evaluate it"),
-        (expect("values_to_not_be_null", column="i", row_condition="nobody = 5"), "Spark cannot evaluate it"),
+        (expect("values_to_not_be_null", column="i", row_condition="nowhere = 5"), "Spark cannot evaluate it"),
         (expect("values_to_not_be_null", column="i", row_condition="max(l) > 5"), "Spark cannot evaluate it"),
         (expect("values_to_not_be_null", column="i", row_condition="rand() > 0.5"), "another answer each time"),
         (expect("values_to_not_be_null", column="i", new_argument=1), "new_argument is not known"),
     ],
 )
-def test_the_rest_stays_with_great_expectations(
+def test_row_rules_leave_the_rest_to_great_expectations(
     spark: SparkSession, frame: DataFrame, item: dict[str, Any], why: str
 ) -> None:
     sound = expect("values_to_not_be_null", column="i", mostly=None, row_condition="l > 0 -- so")

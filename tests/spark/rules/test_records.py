@@ -56,23 +56,23 @@ NOT_NULL = {"name": "has_topic", "not_null": {"columns": ["id", "topic"]}}
 POSITIVE = {"name": "positive", "sql": {"passes": "value > 0 -- or null", "column": "value"}}
 
 
-def test_without_a_rule_only_what_does_not_decode_is_refused(spark: SparkSession) -> None:
+def test_rules_refuse_nothing_where_there_are_none(spark: SparkSession) -> None:
     assert refused(spark) == {4: ("json", None)}
 
 
-def test_a_record_is_refused_by_the_first_rule_that_it_breaks(spark: SparkSession) -> None:
+def test_rules_refuse_a_record_by_the_first_that_it_breaks(spark: SparkSession) -> None:
     first = {1: ("has_topic", "topic"), 2: ("positive", "value"), 4: ("json", None), 5: ("has_topic", "id")}
     assert refused(spark, NOT_NULL, POSITIVE) == first | {3: ("has_topic", "topic")}
     assert refused(spark, POSITIVE, NOT_NULL) == first | {3: ("positive", "value")}
 
 
-def test_null_passes_a_condition_and_metadata_can_be_asked_for(spark: SparkSession) -> None:
+def test_rules_let_null_pass_and_see_metadata(spark: SparkSession) -> None:
     late = {"name": "early", "sql": {"passes": "_offset < 2 AND _topic = 't' AND _timestamp < '2000-01-01'"}}
     assert refused(spark, late) == {n: ("early", None) for n in (2, 3, 5)} | {4: ("json", None)}
     assert refused(spark, POSITIVE) == {2: ("positive", "value"), 3: ("positive", "value"), 4: ("json", None)}
 
 
-def test_the_plan_grows_with_the_rules_and_no_faster(spark: SparkSession) -> None:
+def test_rules_make_a_plan_that_grows_no_faster_than_they_do(spark: SparkSession) -> None:
     many = [{"name": f"r{n}", "sql": {"passes": f"value > {-100 - n}"}} for n in range(60)]
     assert refused(spark, *many, POSITIVE, *({**r, "name": f"s{r['name']}"} for r in many)) == {
         2: ("positive", "value"),
@@ -81,36 +81,34 @@ def test_the_plan_grows_with_the_rules_and_no_faster(spark: SparkSession) -> Non
     }
 
 
-def test_a_column_may_have_any_name(spark: SparkSession) -> None:
+def test_rules_allow_any_name_of_a_column(spark: SparkSession) -> None:
     spec = pipeline(POSITIVE)
     sample = spark.createDataFrame([], "value BIGINT, violation INT")
     check(sample, spec)
 
 
 @pytest.mark.parametrize(
-    ("rule", "told"),
+    ("rule", "named"),
     [
         ({"sql": {"passes": "vlaue > 0"}}, "vlaue"),
         ({"sql": {"passes": "value >"}}, "PARSE_SYNTAX_ERROR"),
         ({"sql": {"passes": "sum(value) > 0"}}, "MISSING_GROUP_BY"),
         ({"sql": {"passes": "value"}}, "DATATYPE_MISMATCH"),
-        ({"not_null": {"columns": ["nobody"]}}, "nobody"),
+        ({"not_null": {"columns": ["nowhere"]}}, "nowhere"),
     ],
 )
-def test_a_rule_that_spark_cannot_evaluate_is_named_before_anything_is_read(
-    spark: SparkSession, rule: dict[str, Any], told: str
+def test_rule_that_spark_cannot_evaluate_is_named_before_anything_is_read(
+    spark: SparkSession, rule: dict[str, Any], named: str
 ) -> None:
     spec = pipeline({"name": "odd", **rule})
-    sample = source_columns(
-        decoded(spark.createDataFrame([], f"{SCHEMA}, timestamp TIMESTAMP"), pipeline()),
-    )
-    with pytest.raises(ConfigError, match="rule odd: ") as caught:
+    sample = source_columns(decoded(spark.createDataFrame([], f"{SCHEMA}, timestamp TIMESTAMP"), pipeline()))
+    with pytest.raises(ConfigError, match="rule odd") as caught:
         check(sample, spec)
-    assert told in caught.value.what
+    assert named in caught.value.what
     check(sample, pipeline(NOT_NULL, POSITIVE))
 
 
-def test_a_rule_of_another_package_is_a_key_of_the_file(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_of_another_package_is_a_key_of_the_file(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(Path(str(CHECKOUT)) / "tests" / "fixtures" / "toy"))
     even = {"name": "even_ids", "even": {"column": "id"}}
     assert refused(spark, even) == {0: ("even_ids", "id"), 2: ("even_ids", "id"), 4: ("json", None)}

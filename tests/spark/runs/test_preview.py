@@ -1,4 +1,4 @@
-"""What a run would make of the newest records, and of the quarantine, while nothing is written."""
+"""Previews: the newest records and the quarantine are decoded, and nothing is written."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from sluice_spark.runs.preview import newest, preview, still_refused
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-def test_the_newest_of_each_partition_are_taken() -> None:
+def test_preview_takes_the_newest_of_each_partition() -> None:
     states = [TopicState("t", "id", {0: PartitionState(0, 100), 1: PartitionState(5, 7), 2: PartitionState(4, 4)})]
     assert newest(states, 10) == [OffsetRange("t", 0, 92, 100), OffsetRange("t", 1, 5, 7)]
     assert newest(states, 1) == [OffsetRange("t", 1, 6, 7)]
     assert newest([], 5) == []
 
 
-def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spark: SparkSession) -> None:
+def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spark: SparkSession) -> None:
     sandbox.configure(
         transform={"sql": "SELECT *, id * 2 AS twice FROM source WHERE id > 1"},
         rows="filter",
@@ -51,20 +51,19 @@ def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, s
     small = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "twice", "max_value": 3}}
     (sandbox.home / "suite.json").write_text(json.dumps({"expectations": [small, {**small, "severity": "info"}]}))
     sandbox.configure(
-        transform={"sql": "SELECT *, id * 2 AS twice FROM source"},
-        quality={"suite": "suite.json", "split": "critical"},
+        transform={"sql": "SELECT *, id * 2 AS twice FROM source"}, quality={"suite": "suite.json", "split": "critical"}
     )
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
         found = preview(spark, load(sandbox.file), Home.from_env(), 4)
     assert (found["records"], found["rows"]) == (4, 1)
-    told = Counter((r["rule"], r["column"]) for r in found["refused"])
-    assert told == {("expect_column_values_to_be_between", "twice"): 2, ("type", "id"): 1}
+    rules = Counter((r["rule"], r["column"]) for r in found["refused"])
+    assert rules == {("expect_column_values_to_be_between", "twice"): 2, ("type", "id"): 1}
     assert [item["row_rule"] for item in found["suite"]] == [True, False]
 
     sandbox.configure(transform={"sql": "SELECT *, raise_error('no') AS e FROM source"})
     with mock.patch.dict(os.environ, sandbox.env(), clear=True), pytest.raises(SluiceError) as failed:
         preview(spark, load(sandbox.file), Home.from_env(), 4)
-    assert failed.value.state == "nothing was written"
+    assert "nothing" in failed.value.state
 
     sandbox.configure()
     sandbox.run("live")
@@ -78,6 +77,6 @@ def test_a_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, s
         assert "ADD COLUMNS (tax double)" in table["ways_out"][0]
         tried = still_refused(spark, spec, Home.from_env(), of_run=None, ranges=None)
         assert tried == {"pipeline": sandbox.name, "records": 1, "decodable": 1, "still": [], "table": table}
-        tried = still_refused(spark, spec, Home.from_env(), of_run="nobody", ranges=None)
+        tried = still_refused(spark, spec, Home.from_env(), of_run="another", ranges=None)
         assert tried["records"] == 0
     assert len(sandbox.quarantine()) == 1, "it is still there"

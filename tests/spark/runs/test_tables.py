@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 SHARED = {"source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}}, "sink": {"delta": {"path": "t"}}}
 
 
-def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_tables_of_two_pipelines_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(str(tmp_path))
     ours, theirs = (
         Tables.of(Pipeline.model_validate({**SHARED, "pipeline": name}), home, Epoch(1, Route.DIRECT, None))
@@ -38,7 +38,7 @@ def test_two_pipelines_in_one_table_do_not_sweep_each_other(spark: SparkSession,
     assert folders(tmp_path / "t") == {staged.folder.split("/")[1]}
 
 
-def test_an_epoch_has_a_second_checkpoint_if_it_was_begun_with_state_and_a_log(tmp_path: Path) -> None:
+def test_tables_have_a_second_checkpoint_if_the_epoch_began_with_state_and_a_log(tmp_path: Path) -> None:
     home = Home(str(tmp_path))
     dedupe = {"keys": ["value"], "within": "1h"}
     plain, deduped = (
@@ -58,7 +58,7 @@ def test_an_epoch_has_a_second_checkpoint_if_it_was_begun_with_state_and_a_log(t
     assert Tables.of(plain, home, log).applied == second, "it was begun with dedupe"
 
 
-def test_the_log_tells_of_batches_that_wait_for_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
+def test_log_keeps_notes_of_waiting_batches_longer_than_delta_keeps_commits(tmp_path: Path) -> None:
     """While applying fails, landing goes on; commits of more than thirty days go with a checkpoint of the log."""
     pipeline = Pipeline.model_validate({**SHARED, "pipeline": "orders"})
     log = Tables.of(pipeline, Home(str(tmp_path)), Epoch(1, Route.LOG, None)).log_table

@@ -1,4 +1,4 @@
-"""A batch that is held gives its records without anybody asking Kafka."""
+"""A cached batch gives its records without a read of Kafka."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 
 class Kafka:
-    """It can say what is gone, and must not be read."""
+    """A source that knows of lost offsets, and must not be read."""
 
     def __init__(self) -> None:
         self.verified: list[Any] = []
@@ -31,7 +31,7 @@ class Kafka:
         self.verified.append((read, ranges))
 
 
-def test_exactly_the_records_of_the_ranges_come_as_they_are_held(spark: SparkSession) -> None:
+def test_held_records_gives_exactly_the_records_of_ranges(spark: SparkSession) -> None:
     headers = [{"key": "h", "value": b"\x00"}]
     records = [record(o, p, topic) for topic in ("t", "u") for p in (0, 1) for o in range(8)]
     records[3]["headers"] = headers
@@ -45,7 +45,7 @@ def test_exactly_the_records_of_the_ranges_come_as_they_are_held(spark: SparkSes
     assert held.read([]).collect() == []
 
 
-def test_what_is_gone_and_how_many_there_must_be_only_the_source_can_say(spark: SparkSession) -> None:
+def test_held_records_asks_the_source_what_is_gone(spark: SparkSession) -> None:
     kafka = Kafka()
     held = HeldRecords(frame(spark, [record(3)]), kafka)
     assert held.missing([span(3, 5)]) == [span(3, 4)]
@@ -53,7 +53,7 @@ def test_what_is_gone_and_how_many_there_must_be_only_the_source_can_say(spark: 
     assert kafka.verified == [({("t", 0): 1}, [span(3, 4)])]
 
 
-def test_what_is_held_when_it_is_read_is_read_once(spark: SparkSession) -> None:
+def test_held_when_read_reads_once(spark: SparkSession) -> None:
     kept: list[DataFrame] = []
 
     class Source(Kafka):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from confluent_kafka import KafkaError, Message
 from sluice.local import kafka
 from sluice.local.kafka import Topics
 from sluice.ranges import OffsetRange
+from sluice_spark.arrow import worker
 from sluice_spark.sources import kafka_input
 from sluice_spark.sources.inputs import UnreadableError
 from sluice_spark.sources.kafka_input import KafkaInput
@@ -46,7 +48,7 @@ class Broker:
         """Do nothing."""
 
 
-def test_a_chunk_of_large_records_has_few(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_reader_takes_few_large_records_in_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_input, "Consumer", Broker)
     with KafkaInput({}, False).opened() as ranges:
         chunks = list(ranges.read(OffsetRange("t", 0, 0, 500)))
@@ -71,7 +73,7 @@ def late(first: Message, then: int) -> type[Broker]:
     return Late
 
 
-def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kafka_reader_ignores_the_end_of_another_partition(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kafka_input, "Consumer", late(record(1000, partition=7, error=END), 0))
     with KafkaInput({}, False).opened() as ranges:
         found = [n for chunk in ranges.read(OffsetRange("t", 0, 0, 10)) for n in chunk.offsets.tolist()]
@@ -79,9 +81,7 @@ def test_the_end_of_another_partition_is_not_taken_for_the_end_of_this_one(monke
 
 
 @pytest.mark.parametrize("offset", [0, 9, 1000])
-def test_a_record_of_another_partition_is_not_taken_for_one_of_this(
-    monkeypatch: pytest.MonkeyPatch, offset: int
-) -> None:
+def test_kafka_reader_refuses_a_record_of_another_partition(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
     monkeypatch.setattr(kafka_input, "Consumer", late(record(offset, partition=7), 1))
     with KafkaInput({}, False).opened() as ranges, pytest.raises(UnreadableError, match="another partition"):
         list(ranges.read(OffsetRange("t", 0, 0, 10)))
@@ -96,7 +96,7 @@ def test_a_record_of_another_partition_is_not_taken_for_one_of_this(
     ],
     ids=["a gap", "the end of the partition", "both"],
 )
-def test_what_came_beyond_a_range_is_of_the_next_ones(
+def test_kafka_reader_keeps_what_came_beyond_a_range_for_the_next(
     monkeypatch: pytest.MonkeyPatch, came: list[Message], expected: list[list[int]]
 ) -> None:
     left = list(came)
@@ -116,18 +116,73 @@ def test_what_came_beyond_a_range_is_of_the_next_ones(
     assert found == expected
 
 
+def offsets_of(reader: Any, name: str, partition: int, start: int, end: int) -> list[int]:
+    """Return the offsets that come of a range."""
+    chunks = list(reader.read(OffsetRange(name, partition, start, end)))
+    assert {m.partition() for chunk in chunks for m in chunk.messages} <= {partition}
+    return [n for chunk in chunks for n in chunk.offsets.tolist()]
+
+
 @pytest.mark.kafka
-def test_one_reader_reads_ranges_in_any_order(broker: kafka.Broker, topics: Topics, topic: Callable[..., str]) -> None:
-    name = topic(3, retention_ms=-1)
-    topics.produce(name, [(n % 3, None, b"%d" % n) for n in range(600)])
-    chance = random.Random(3)
-    ranges = []
-    for _ in range(40):
-        start = chance.randrange(200)
-        ranges.append(
-            OffsetRange(name, chance.randrange(3), start, chance.choice([start + 1, 200, min(200, start + 50)]))
-        )
-    with KafkaInput({"bootstrap.servers": broker.bootstrap}, False).opened() as reading:
-        for span in ranges:
-            found = [(m.partition(), m.offset()) for chunk in reading.read(span) for m in chunk.messages]
-            assert found == [(span.partition, n) for n in range(span.start, span.end)]
+def test_kafka_reader_goes_on_with_what_it_fetched_and_reads_ranges_in_any_order(
+    broker: kafka.Broker, topics: Topics, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name, chance = topic(3, retention_ms=-1), random.Random(3)
+    topics.produce(name, [(n % 3, b"k%d" % n, b"v") for n in range(120)])
+    for commit in (True, False, False, True):
+        topics.produce_transaction(name, [(0, b"t", b"v") for _ in range(5)], commit=commit)
+    end = topics.ends(name)[0]
+    opened: list[Any] = []
+    consumer = kafka_input.Consumer
+    monkeypatch.setattr(kafka_input, "Consumer", lambda *a, **k: opened.append(1) or consumer(*a, **k))
+    source = KafkaInput({"bootstrap.servers": broker.bootstrap}, True)
+    with source.opened() as reader:
+        expected = offsets_of(reader, name, 0, 0, end)
+        assert 40 < len(expected) < end
+        for _ in range(20):
+            partition, start = chance.randrange(3), chance.randrange(40)
+            stop = chance.choice([start + 1, 40, min(40, start + 10)])
+            assert offsets_of(reader, name, partition, start, stop) == list(range(start, stop))
+    for step in (1, 3, 7, 26):
+        opened.clear()
+        with source.opened() as reader:
+            cuts = [*range(0, end, step), end]
+            assert [n for a, b in pairwise(cuts) for n in offsets_of(reader, name, 0, a, b)] == expected
+            assert len(opened) == 1
+            assert offsets_of(reader, name, 0, 2, end) == [n for n in expected if n >= 2]
+            assert len(opened) == 2
+
+
+@pytest.mark.kafka
+def test_kafka_reader_forgets_an_error_that_is_no_end_of_the_partition(
+    broker: kafka.Broker, topics: Topics, topic: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = topic(1, retention_ms=-1)
+    topics.produce(name, [(0, b"k%d" % n, b"v") for n in range(20)])
+
+    class Event:
+        """As librdkafka reports what it goes on after by itself: it has no offset."""
+
+        def error(self) -> KafkaError:
+            return KafkaError(KafkaError.GROUP_AUTHORIZATION_FAILED)
+
+        def offset(self) -> None:
+            return None
+
+    class Consumer(kafka_input.Consumer):  # type: ignore[misc]
+        def consume(self, *arguments: Any) -> list[Any]:
+            return [*super().consume(*arguments), Event()]
+
+    monkeypatch.setattr(kafka_input, "Consumer", Consumer)
+    with KafkaInput({"bootstrap.servers": broker.bootstrap}, False).opened() as reader:
+        for start in range(0, 20, 5):
+            assert offsets_of(reader, name, 0, start, start + 5) == list(range(start, start + 5))
+
+
+def test_kafka_reader_waits_for_a_silent_broker_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kafka_input, "_IDLE", 0.2)
+    source = KafkaInput({"bootstrap.servers": "127.0.0.1:9"}, False)
+    ranges = [OffsetRange("t", n, 0, 5) for n in range(64)]
+    done = worker.work([worker.Copying(".")], source, [(0, span) for span in ranges])
+    assert [item.range for _, item in done] == ranges
+    assert all(item.declined for _, item in done)

@@ -13,7 +13,7 @@ from sluice_spark.sources.log import LogReader, LogRecords
 pytestmark = pytest.mark.spark
 
 
-def test_what_spark_lands_comes_back_byte_for_byte(spark: SparkSession, made: Made) -> None:
+def test_log_gives_back_byte_for_byte_what_spark_lands(spark: SparkSession, made: Made) -> None:
     landed = land(made, 0, frame(spark, STRANGE), [span(0, 10)])
     log = made.log
     assert [plain(r) for r in rows_of(log.read_from({}))] == STRANGE
@@ -25,9 +25,7 @@ def test_what_spark_lands_comes_back_byte_for_byte(spark: SparkSession, made: Ma
     assert (landed.segments[0].first, landed.segments[0].last) == (-1, 1774747800123)
 
 
-def test_each_sealed_batch_is_one_micro_batch_also_behind_a_position(
-    spark: SparkSession, made: Made, tmp_path: Path
-) -> None:
+def test_log_stream_has_a_micro_batch_for_each_sealed_one(spark: SparkSession, made: Made, tmp_path: Path) -> None:
     ranges = [(span(n * 10, n * 10 + 10), span(n * 10, n * 10 + 10, 1)) for n in range(3)]
     segments = made.seal(0, [[record(n) for n in range(2, 9)]], ranges[0])  # the other partition had no record
     segments += made.seal(1, [[record(n) for n in (11, 12)], [record(n) for n in (14,)], [record(11, 1)]], ranges[1])

@@ -10,13 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.inside import MODULES
-from tests.fixtures.queues import Nats, OwnQueue, Redis, started
+from tests.fixtures.queues import Nats, Redis, started
 
 from sluice.connections import variable_of
-from sluice.launch import jars
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 _SCRIPT = """
 import json, sys
@@ -61,8 +59,10 @@ def connections(server: Redis) -> int:
     return found
 
 
-@pytest.mark.parametrize("kind", [Redis, pytest.param(Nats, marks=pytest.mark.long)])
-def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type[Redis | Nats], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", [Redis, Nats])
+def test_queue_format_reads_each_message_once_and_reports_removed_ones(
+    kind: type[Redis | Nats], tmp_path: Path
+) -> None:
     server = started(kind, tmp_path / "server")
     own = {"field": "value"} if kind is Redis else {}
     options = {"connection": "queue", "kind": server.kind, "streams": "orders, refunds", "name": "q", **own}
@@ -74,7 +74,7 @@ def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type
     assert process.stdin is not None
     assert process.stdout is not None
 
-    def told(command: dict[str, Any]) -> str:
+    def asked(command: dict[str, Any]) -> str:
         process.stdin.write(json.dumps(command) + "\n")
         process.stdin.flush()
         return process.stdout.readline().strip()
@@ -89,68 +89,31 @@ def test_each_message_is_read_once_and_what_the_queue_removed_is_told(kind: type
 
     try:
         (tmp_path / "fail").touch()
-        assert "the sink is down" in told({"maxRecordsPerTrigger": "4", "minPartitions": "3"})
+        assert "the sink is down" in asked({"maxRecordsPerTrigger": "4", "minPartitions": "3"})
         first = batches()
-        assert told({"maxRecordsPerTrigger": "4"}) == "done"
+        assert asked({"maxRecordsPerTrigger": "4"}) == "done"
         again = batches()
         assert again[0] == first[0], "the batch that failed has the same messages"
         assert sorted(row for _, found in again for row in found) == rows(0, 5)
         assert max(len(found) for _, found in again) <= 4
-        assert told({}) == "done"
+        assert asked({}) == "done"
         assert not (tmp_path / "batches").exists(), "there is nothing new"
         server.add("orders", [b"%d" % n for n in range(5, 12)])
         server.trim("orders", 3)
-        gone = told({})
+        gone = asked({})
         assert "removed messages before they were read: orders-0 [5, 9)" in gone, gone
-        assert told({"failOnDataLoss": "false"}) == "done"
+        assert asked({"failOnDataLoss": "false"}) == "done"
         assert [row for _, found in batches() for row in found] == rows(9, 12, "orders")
-        assert told({"frame": {}}) == "8"
+        assert asked({"frame": {}}) == "8"
         if isinstance(server, Redis):
             before = connections(server)
-            assert told({"frame": {"minPartitions": "8"}}) == "8"
+            assert asked({"frame": {"minPartitions": "8"}}) == "8"
             assert connections(server) - before < 8, "eight tasks, and a connection for each worker and the planning"
         server.remove("refunds")
         server.add("refunds", [b"new"] * 9)
-        assert "is another one than the query has read" in told({})
-        assert "option minPartitions is 'x'" in told({"minPartitions": "x"})
+        assert "is another one than the query has read" in asked({})
+        assert "option minPartitions is 'x'" in asked({"minPartitions": "x"})
     finally:
         process.stdin.close()
         process.wait(60)
-        server.stop()
-
-
-_SAME = """
-import json, sys
-from pyspark.sql import SparkSession
-from sluice_spark.sources.queue_format import QueueFormat
-
-broker, jars = sys.argv[1:]
-spark = (
-    SparkSession.builder.master("local[2]").config("spark.ui.enabled", False)
-    .config("spark.driver.extraClassPath", jars).getOrCreate()
-)
-spark.dataSource.register(QueueFormat)
-ours = spark.read.format("sluice_queue").option("connection", "queue").option("kind", "kafka_queue:KafkaQueue")
-ours = ours.option("streams", "orders").option("name", "q").load().drop("timestampType")
-theirs = spark.read.format("kafka").option("kafka.bootstrap.servers", broker).option("subscribe", "orders")
-theirs = theirs.option("includeHeaders", True).load().select(*ours.columns)
-print(json.dumps([ours.count(), theirs.count(), ours.exceptAll(theirs).count(), theirs.exceptAll(ours).count()]))
-"""
-
-
-@pytest.mark.kafka
-@pytest.mark.long
-def test_kafka_through_a_class_of_ones_own_is_what_sparks_own_source_reads(tmp_path: Path) -> None:
-    server = started(OwnQueue, tmp_path / "server")
-    try:
-        server.add("orders", [b"%d" % n for n in range(1000)])
-        known = server.connection()
-        path = os.pathsep.join(filter(None, [str(MODULES), os.environ.get("PYTHONPATH", "")]))
-        environment = {**os.environ, variable_of("queue"): json.dumps(known), "PYTHONPATH": path}
-        classes = ":".join(map(str, jars.fetch("spark")))
-        script = [sys.executable, "-c", _SAME, f"127.0.0.1:{known['port']}", classes]
-        done = subprocess.run(script, env=environment, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stderr[-4000:]
-        assert json.loads(done.stdout) == [1000, 1000, 0, 0]
-    finally:
         server.stop()

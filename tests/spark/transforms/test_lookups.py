@@ -60,7 +60,7 @@ def names(spec: Pipeline, home: Path, batch: DataFrame, **how: Any) -> list[str 
 
 
 @pytest.mark.parametrize("how", [{}, {"partition_by": ["name"]}])  # which is read by Delta's own reader
-def test_sql_joins_one_version(make: Make, tmp_path: Path, batch: DataFrame, how: dict[str, Any]) -> None:
+def test_lookup_is_joined_at_one_version(make: Make, tmp_path: Path, batch: DataFrame, how: dict[str, Any]) -> None:
     table(tmp_path, "a", "b", **how)
     spec = make()
     began = Lookups.of(spec, Home(str(tmp_path)))
@@ -72,7 +72,9 @@ def test_sql_joins_one_version(make: Make, tmp_path: Path, batch: DataFrame, how
     assert names(spec, tmp_path, batch) == [None, None]
 
 
-def test_a_function_finds_it_in_the_session_of_its_batch(make: Make, tmp_path: Path, batch: DataFrame) -> None:
+def test_lookup_is_found_by_a_function_in_the_session_of_its_batch(
+    make: Make, tmp_path: Path, batch: DataFrame
+) -> None:
     table(tmp_path, "a", "b")
     (tmp_path / "joins_carriers.py").write_text(
         "def named(source):\n    return source.join(source.sparkSession.table('carriers'), 'id', 'left')\n"
@@ -80,44 +82,40 @@ def test_a_function_finds_it_in_the_session_of_its_batch(make: Make, tmp_path: P
     assert names(make({"python": "joins_carriers:named"}), tmp_path, batch) == ["a", "b"]
 
 
-def test_columns_that_came_later_are_null_in_older_files(make: Make, tmp_path: Path, batch: DataFrame) -> None:
+def test_lookup_columns_that_came_later_are_null_in_older_files(make: Make, tmp_path: Path, batch: DataFrame) -> None:
     write_deltalake(str(tmp_path / "carriers"), pa.table({"id": [0]}))
     rows = pa.table({"id": [1], "name": ["b"]})
     write_deltalake(str(tmp_path / "carriers"), rows, mode="append", schema_mode="merge")
     assert names(make(), tmp_path, batch) == [None, "b"]
 
 
-def test_the_metadata_of_a_join_is_the_records_own(make: Make, tmp_path: Path, batch: DataFrame) -> None:
+def test_lookup_leaves_metadata_to_the_record_and_must_have_the_columns_of_the_transform(
+    make: Make, spark: SparkSession, tmp_path: Path, batch: DataFrame
+) -> None:
     table(tmp_path, "a", "b")
     spec = make()
     transform = transforms.transformer(spec, Lookups.of(spec, Home(str(tmp_path))))
     assert transforms.hands_through(batch, transforms.check(spec, transform, batch))
-
-
-def test_a_transform_that_asks_for_more_than_there_is_is_refused(make: Make, tmp_path: Path, batch: DataFrame) -> None:
-    table(tmp_path, "a")
+    with pytest.raises(NotArrowError, match="tables"):
+        sketch(spark, spec, Recovery.REPLAY)
     spec = make({"sql": SQL.replace("c.name", "c.country")})
     with pytest.raises(ConfigError, match="country"):
         transforms.check(spec, transforms.transformer(spec, Lookups.of(spec, Home(str(tmp_path)))), batch)
 
 
-def test_spark_alone_joins(make: Make, spark: SparkSession) -> None:
-    with pytest.raises(NotArrowError, match="tables: Spark alone joins them"):
-        sketch(spark, make(), Recovery.REPLAY)
-
-
-def test_a_table_that_is_missing_is_a_mistake_of_the_file(
+def test_lookup_that_is_missing_is_a_mistake_of_the_file(
     make: Make, spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     spec = make({"sql": "SELECT s.*, c.name FROM source s LEFT JOIN carriers c ON c.id = s._offset"})
-    (told,) = validate_spec.problems(spark, spec)
-    assert told == f"tables.carriers: there is no Delta table at {tmp_path}/carriers"
+    (problem,) = validate_spec.problems(spark, spec)
+    assert "tables.carriers" in problem
+    assert f"{tmp_path}/carriers" in problem
     assert validate_spec.path(spark, spec) is None
     table(tmp_path, "a")
     assert list(validate_spec.problems(spark, spec)) == []
-    assert validate_spec.path(spark, spec) == "Spark path: tables: Spark alone joins them"
+    assert "tables" in (validate_spec.path(spark, spec) or "")
 
 
-def test_a_pipeline_without_tables_has_the_transform_as_it_is() -> None:
+def test_no_lookups_leave_the_transform_unchanged() -> None:
     assert NO_LOOKUPS.around(len) is len  # type: ignore[comparison-overlap,arg-type]

@@ -57,75 +57,71 @@ def check(pipeline: Pipeline, sample: DataFrame) -> DataFrame:
         "WITH a AS (SELECT * FROM source WHERE id > 1) SELECT * EXCEPT (name) FROM a",
     ],
 )  # fmt: skip
-def test_a_transform_that_keeps_the_metadata_is_taken(pipeline: Make, sample: DataFrame, sql: str | None) -> None:
+def test_transform_may_keep_the_metadata(pipeline: Make, sample: DataFrame, sql: str | None) -> None:
     assert set(check(pipeline(sql), sample).columns) >= {"_topic", "_partition", "_offset", "_timestamp"}
 
 
 @pytest.mark.parametrize(
-    ("sql", "told"),
+    ("sql", "named"),
     [
-        ("SELECT id, name FROM source", "metadata column _topic (string) must survive, but is gone"),
-        ("SELECT * EXCEPT (_offset) FROM source", "metadata column _offset (bigint) must survive, but is gone"),
-        (
-            "SELECT * EXCEPT (_offset), CAST(_offset AS INT) AS _offset FROM source",
-            "_offset (bigint) must survive, but has the type int",
-        ),
-        ("SELECT *, 'x' AS _run FROM source", "column _run, which Sluice adds itself"),
-        ("SELECT *, 'x' AS _RUN FROM source", "column _run, which Sluice adds itself"),
-        ("SELECT *, 1 AS id FROM source", "a column appears twice"),
-        ("SELECT *, 1 AS ID FROM source", "a column appears twice"),
+        ("SELECT id, name FROM source", "_topic (string)"),
+        ("SELECT * EXCEPT (_offset) FROM source", "_offset (bigint)"),
+        ("SELECT * EXCEPT (_offset), CAST(_offset AS INT) AS _offset FROM source", "type int"),
+        ("SELECT *, 'x' AS _run FROM source", "_run"),
+        ("SELECT *, 'x' AS _RUN FROM source", "_run"),
+        ("SELECT *, 1 AS id FROM source", "twice"),
+        ("SELECT *, 1 AS ID FROM source", "twice"),
         ("SELECT nothing FROM source", "UNRESOLVED_COLUMN"),
         ("SELECT * FROM elsewhere", "TABLE_OR_VIEW_NOT_FOUND"),
         ("SELEKT", "PARSE_SYNTAX_ERROR"),
     ],
 )  # fmt: skip
-def test_one_that_does_not_is_refused_before_anything_is_read(
-    pipeline: Make, sample: DataFrame, sql: str, told: str
+def test_transform_that_loses_the_metadata_is_refused_before_a_read(
+    pipeline: Make, sample: DataFrame, sql: str, named: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
         check(pipeline(sql), sample)
-    assert told in caught.value.what
-    assert "nothing was read or written" in caught.value.state
+    assert named in caught.value.what
     assert "p.yaml" in caught.value.next_step
 
 
-def test_an_aggregate_need_not_keep_the_metadata(pipeline: Make, sample: DataFrame) -> None:
+def test_transform_of_an_aggregate_need_not_keep_the_metadata(pipeline: Make, sample: DataFrame) -> None:
     out = check(pipeline("SELECT name, count(*) AS n FROM source GROUP BY name", rows="aggregate"), sample)
     assert out.columns == ["name", "n"]
 
 
-def test_a_partition_column_must_be_there(pipeline: Make, sample: DataFrame) -> None:
+def test_transform_must_have_the_partition_columns(pipeline: Make, sample: DataFrame) -> None:
     check(pipeline(by=("name",)), sample)
-    with pytest.raises(ConfigError, match=r"partition_by.*no column 'day'"):
+    with pytest.raises(ConfigError, match="partition_by"):
         check(pipeline(by=("day",)), sample)
 
 
-def test_a_function_of_a_module(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
+def test_transform_may_be_a_function_of_a_module(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
     (tmp_path / "mine_good.py").write_text("def f(source):\n    return source.withColumn('two', source.id * 2)\n")
     assert "two" in check(pipeline(python="mine_good:f"), sample).columns
 
 
 @pytest.mark.parametrize(
-    ("body", "told"),
+    ("body", "named"),
     [
         ("import nothing_like_this\ndef f(source):\n    return source\n", "ModuleNotFoundError"),
         ("1 / 0\ndef f(source):\n    return source\n", "ZeroDivisionError"),
-        ("def f(source):\n    return 5\n", "returned int, not a DataFrame"),
+        ("def f(source):\n    return 5\n", "int"),
         ("def f(source):\n    return source.select('nothing')\n", "UNRESOLVED_COLUMN"),
-        ("def f(source):\n    return source.drop('_offset')\n", "_offset (bigint) must survive"),
+        ("def f(source):\n    return source.drop('_offset')\n", "_offset (bigint)"),
         ("def f(source):\n    raise RuntimeError('broken by hand')\n", "broken by hand"),
-        ("import sys\ndef f(source):\n    sys.exit(0)\n", "it called sys.exit(0)"),
-        ("import sys\nsys.exit(0)\ndef f(source):\n    return source\n", "it called sys.exit(0)"),
+        ("import sys\ndef f(source):\n    sys.exit(0)\n", "sys.exit(0)"),
+        ("import sys\nsys.exit(0)\ndef f(source):\n    return source\n", "sys.exit(0)"),
     ],
 )
-def test_a_function_that_fails_is_named(
-    pipeline: Make, sample: DataFrame, tmp_path: Path, body: str, told: str, request: pytest.FixtureRequest
+def test_transform_function_that_fails_is_named(
+    pipeline: Make, sample: DataFrame, tmp_path: Path, body: str, named: str, request: pytest.FixtureRequest
 ) -> None:
     module = f"mine_{abs(hash(body))}"
     (tmp_path / f"{module}.py").write_text(body)
     with pytest.raises(ConfigError) as caught:
         check(pipeline(python=f"{module}:f"), sample)
-    assert told in caught.value.what
+    assert named in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -141,13 +137,13 @@ def test_a_function_that_fails_is_named(
         ("SELECT * FROM source WHERE id = 1 UNION ALL SELECT * FROM source WHERE id = 2", False),
     ],
 )
-def test_whether_metadata_is_handed_through_is_told_from_the_plan(
+def test_plan_shows_whether_a_transform_hands_metadata_through(
     pipeline: Make, sample: DataFrame, sql: str, through: bool
 ) -> None:
     assert transforms.hands_through(sample, check(pipeline(sql), sample)) is through
 
 
-def test_what_python_does_is_not_seen(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
+def test_plan_does_not_show_metadata_through_python(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
     (tmp_path / "veiled.py").write_text(
         "def same(df):\n    def through(batches):\n        yield from batches\n"
         "    return df.mapInArrow(through, df.schema)\n"

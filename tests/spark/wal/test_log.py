@@ -1,8 +1,9 @@
-"""The write-ahead log: found, read, checked and cleaned, byte for byte, segment by segment."""
+"""The write-ahead log is found, read, checked and cleaned, byte for byte, segment by segment."""
 
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -35,7 +36,7 @@ def offsets_of(batches: Iterator[Any]) -> list[tuple[int, int]]:
 # --- found ---------------------------------------------------------------------------------------------------------
 
 
-def test_segments_are_found_by_ranges_and_nothing_else_is_opened(made: Made) -> None:
+def test_log_finds_segments_by_ranges_and_opens_nothing_else(made: Made) -> None:
     segments = made.seal_lines(5)
     wanted = [s for s in segments if (s.batch, s.range.partition) in ((1, 0), (2, 0), (4, 1))]
     for other in (s for s in segments if s not in wanted):
@@ -47,11 +48,11 @@ def test_segments_are_found_by_ranges_and_nothing_else_is_opened(made: Made) -> 
     assert offsets_of(made.log.read(ranges)) == [*((0, o) for o in range(12, 25)), (1, 47)]
     assert made.log.check(wanted, pages=True) == []
     assert made.log.segments([span(50, 60), span(0, 9, partition=7), span(0, 9, topic="other")]) == []
-    with pytest.raises(SinkError, match=r"the seal .*e1-000003-.* is damaged"):
+    with pytest.raises(SinkError, match="e1-000003-"):
         made.log.segments([span(30, 31)])
 
 
-def test_a_gap_belongs_to_the_segment_that_accounts_for_it(made: Made) -> None:
+def test_log_gives_a_gap_to_the_segment_that_accounts_for_it(made: Made) -> None:
     first, second, third = made.seal(0, [[record(2)], [record(5), record(7)], [record(11)]], [span(0, 20)])
     assert [s.range for s in (first, second, third)] == [span(0, 5), span(5, 11), span(11, 20)]
     for start, end, found in (
@@ -61,7 +62,7 @@ def test_a_gap_belongs_to_the_segment_that_accounts_for_it(made: Made) -> None:
         assert made.log.segments([span(start, end)]) == found, (start, end)
 
 
-def test_a_landing_is_found_by_its_epoch_and_batch(made: Made) -> None:
+def test_log_finds_a_landing_by_its_epoch_and_batch(made: Made) -> None:
     one = made.seal(7, [[record(0)]])
     two = replace(made, epoch=12).seal(7, [[record(1)]])
     assert made.log.segments(epoch=1) == list(one)
@@ -70,7 +71,7 @@ def test_a_landing_is_found_by_its_epoch_and_batch(made: Made) -> None:
     assert (made.log.version(1), made.log.version(12), made.log.version(2)) == (7, 7, -1)
 
 
-def test_a_log_that_is_not_there_yet_is_empty_and_one_that_was_closed_says_so(made: Made) -> None:
+def test_log_that_is_not_there_is_empty_and_a_closed_one_refuses(made: Made) -> None:
     log = made.log
     assert (log.segments(), list(log.read_from({})), log.version(1)) == ([], [], -1)
     made.seal(0, [[record(0)]])
@@ -81,14 +82,14 @@ def test_a_log_that_is_not_there_yet_is_empty_and_one_that_was_closed_says_so(ma
     assert len(log.segments()) == 2
     log.close()
     for ask in (log.segments, log.refresh, lambda: list(log.read([span(0, 1)]))):
-        with pytest.raises(ValueError, match="was closed"):
+        with pytest.raises(ValueError, match="closed"):
             ask()
 
 
 # --- read ----------------------------------------------------------------------------------------------------------
 
 
-def test_reading_from_a_position_is_complete_and_in_order(made: Made) -> None:
+def test_log_reads_from_a_position_completely_and_in_order(made: Made) -> None:
     made.seal(0, [[record(o) for o in range(3)], [record(o) for o in range(3, 6)], [record(0, 1)]])
     made.seal(1, [[record(8), record(9)]], [span(6, 12)])
     replace(made, epoch=2).seal(0, [[record(12)], [record(o, 1) for o in (1, 2)]])
@@ -99,12 +100,12 @@ def test_reading_from_a_position_is_complete_and_in_order(made: Made) -> None:
     assert offsets_of(made.log.read_from({"t": {0: 13, 1: 3}})) == []
 
 
-def test_of_a_segment_only_the_row_groups_that_are_asked_for_are_read(made: Made) -> None:
+def test_log_reads_only_the_row_groups_that_it_needs(made: Made) -> None:
     (segment,) = made.seal(0, [[record(o) for o in range(40)]], rows=10)
     spoil_pages(made.file(segment), keep_groups=(1, 2))
     assert offsets_of(made.log.read([span(10, 30)])) == [(0, o) for o in range(10, 30)]
     assert offsets_of(made.log.read([span(15, 16)])) == [(0, 15)]
-    with pytest.raises(ValueError, match=r"segment .* cannot be read"):
+    with pytest.raises(ValueError, match="segment"):
         list(made.log.read([span(29, 31)]))
     assert [d.segment for d in made.log.check([segment], pages=True)] == [segment]
 
@@ -112,7 +113,7 @@ def test_of_a_segment_only_the_row_groups_that_are_asked_for_are_read(made: Made
 # --- rolled by time ------------------------------------------------------------------------------------------------
 
 
-def test_the_pace_is_told_by_this_epochs_own_seals_whatever_was_cleaned_since(made: Made) -> None:
+def test_log_has_the_pace_of_its_epoch_whatever_was_cleaned(made: Made) -> None:
     replace(made, epoch=7).seal(0, [[record(0)]])
     made.seal_lines(2)
     made.log.clean(EPOCH + timedelta(seconds=11), applied={1: 1})
@@ -146,15 +147,15 @@ def garble_value(file: Path) -> None:
     write(file, content.replace(b"needle", b"noodle"))
 
 
-DAMAGES: dict[str, tuple[Callable[[Path], object], str, bool]] = {
-    "missing": (lambda f: f.unlink(), "missing", False),
-    "truncated by a byte": (lambda f: write(f, f.read_bytes()[:-1]), "truncated: ", False),
-    "truncated to nothing": (lambda f: write(f, b""), "truncated: 0 of ", False),
-    "grown": (lambda f: write(f, f.read_bytes() + b"PAR1"), "truncated: ", False),
-    "magic": (lambda f: write(f, f.read_bytes()[:-4] + b"PAR2"), "garbled: no Parquet footer", False),
-    "footer": (lambda f: write(f, _flipped(f, -20)), "garbled: its footer fails its checksum", False),
-    "length of the footer": (lambda f: write(f, _flipped(f, -8)), "garbled: its footer fails", False),
-    "page": (garble_value, "garbled: ", True),
+DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda f: f.unlink(), "missing"),
+    "truncated by a byte": (lambda f: write(f, f.read_bytes()[:-1]), "truncated"),
+    "truncated to nothing": (lambda f: write(f, b""), "truncated"),
+    "grown": (lambda f: write(f, f.read_bytes() + b"PAR1"), "truncated"),
+    "magic": (lambda f: write(f, f.read_bytes()[:-4] + b"PAR2"), "garbled"),
+    "footer": (lambda f: write(f, _flipped(f, -20)), "garbled"),
+    "length of the footer": (lambda f: write(f, _flipped(f, -8)), "garbled"),
+    "page": (garble_value, "garbled"),
 }
 
 
@@ -164,39 +165,33 @@ def _flipped(file: Path, where: int) -> bytes:
     return bytes(content)
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
-def test_each_kind_of_damage_is_found_named_and_never_read_over(spark: SparkSession, made: Made, damage: str) -> None:
-    spoil, what, inside = DAMAGES[damage]
-    whole, hurt = (
-        land(
-            made,
-            batch,
-            frame(spark, [record(10 * batch + n, value=v) for n, v in enumerate((b"a", b"needle", b"z"))]),
-            [span(10 * batch, 10 * batch + 10)],
-        )
-        for batch in (0, 1)
-    )
-    (segment,) = hurt.segments
-    spoil(made.file(segment))
-    log = made.log
-    both = (*whole.segments, segment)
-    assert [str(d) for d in log.check(both)] == [] if inside else [f"{segment} is {what}"]
-    (found,) = log.check(both, pages=True)
-    assert found.segment == segment
-    assert found.what.startswith(what)
-    assert f"{found}".startswith(f"segment {segment.path} of t-0 [10, 20) is {what}")
-    source = LogRecords(spark, log, both)
-    if inside:
-        with pytest.raises(Exception, match="CRC checksum verification failed"):
-            source.read([segment.range]).collect()
-    with pytest.raises(DamagedLogError, match=r"t-0 \[10, 20\)") as refused:
-        (source.explain if inside else source.read)([segment.range])
-    assert refused.value.ranges == (segment.range,)
-    assert segment.path in str(refused.value)
-    assert len(source.read([whole.segments[0].range]).collect()) == 3, "the other segment is as good as ever"
+def test_log_finds_and_names_each_kind_of_damage(spark: SparkSession, made: Made) -> None:
+    """All segments are landed by one job; only the pages of the last one are damaged, and its footer is sound."""
+    values = (b"a", b"needle", b"z")
+    lines = [[record(10 * b + n, value=v) for n, v in enumerate(values)] for b in range(len(DAMAGES) + 1)]
+    ranges = [span(0, 10 * len(lines))]
+    segments = land(made, 0, frame(spark, [r for line in lines for r in line]), ranges, segment_records=3).segments
+    log, (whole, *hurt) = made.log, segments
+    for segment, (damage, (spoil, what)) in zip(hurt, DAMAGES.items(), strict=True):
+        inside = damage == "page"
+        spoil(made.file(segment))
+        found = log.check([whole, segment])
+        assert [(d.segment, d.what.startswith(what)) for d in found] == ([] if inside else [(segment, True)]), damage
+        (found_inside,) = log.check([whole, segment], pages=True)
+        assert found_inside.segment == segment
+        assert found_inside.what.startswith(what)
+        source = LogRecords(spark, log, (whole, segment))
+        if inside:
+            with pytest.raises(Exception, match="CRC checksum verification failed"):
+                source.read([segment.range]).collect()
+        with pytest.raises(DamagedLogError, match=re.escape(str(segment.range))) as refused:
+            (source.explain if inside else source.read)([segment.range])
+        assert refused.value.ranges == (segment.range,)
+        assert segment.path in str(refused.value)
+    assert len(source.read([whole.range]).collect()) == 3, "the first segment is as good as ever"
 
 
-def test_no_byte_can_change_without_being_found_or_making_no_difference(spark: SparkSession, made: Made) -> None:
+def test_log_finds_each_changed_byte_that_makes_a_difference(spark: SparkSession, made: Made) -> None:
     records = [record(o, value=b"value %d" % o, headers=STRANGE[5]["headers"]) for o in range(3)]
     (segment,) = land(made, 0, frame(spark, records), [span(0, 3)]).segments
     file, log = made.file(segment), made.log
@@ -229,7 +224,7 @@ def _in_root(made: Made) -> set[str]:
 
 
 @pytest.mark.parametrize("rewrite", [_compact, _z_order], ids=["OPTIMIZE", "Z-ORDER"])
-def test_a_log_that_was_optimized_is_read_by_its_own_segments_and_put_back_by_a_cleaning(
+def test_log_that_was_optimized_is_read_by_its_segments_and_restored_by_a_cleaning(
     made: Made, rewrite: Callable[[DeltaTable], Any]
 ) -> None:
     segments = made.seal_lines(4)
@@ -288,18 +283,18 @@ def follows_the_advice(made: Made) -> None:
     assert made.log.check(new, pages=True) == []
 
 
-def test_a_log_whose_old_segments_a_vacuum_removed_after_an_optimize_is_refused_with_a_way_out(made: Made) -> None:
+def test_log_without_segments_after_optimize_and_vacuum_is_refused_with_a_way_out(made: Made) -> None:
     made.seal_lines(3)
     _compact(DeltaTable(str(made.root)))
     made.seal(3, [[record(30)]])
     _vacuum(DeltaTable(str(made.root)))
-    refuses(made, "OPTIMIZE replaced segments of 60 records, and segments of 0 records are still there")
+    refuses(made, "OPTIMIZE")
     assert [b.batch for b in sealed_batches(tables(made, -1))] == [0, 1, 2, 3], "applying goes by the seals"
     follows_the_advice(made)
 
 
 @pytest.mark.parametrize("change", ["delete", "update"])
-def test_a_log_whose_rows_were_changed_is_refused_with_a_way_out(made: Made, change: str) -> None:
+def test_log_whose_rows_were_changed_is_refused_with_a_way_out(made: Made, change: str) -> None:
     made.seal_lines(3)
     table = DeltaTable(str(made.root))
     if change == "delete":
@@ -307,11 +302,11 @@ def test_a_log_whose_rows_were_changed_is_refused_with_a_way_out(made: Made, cha
     else:
         table.update(updates={"value": "NULL"}, predicate="offset = 5")
     made.seal(3, [[record(30)]])
-    refuses(made, f"rows of it were changed .{change.upper()}.")
+    refuses(made, change.upper())
     follows_the_advice(made)
 
 
-def test_segments_that_were_deleted_whole_or_restored_away_are_gone_as_after_a_cleaning(made: Made) -> None:
+def test_log_treats_deleted_and_restored_segments_as_cleaned(made: Made) -> None:
     first = made.seal(0, [[record(o) for o in range(10)]])
     version = DeltaTable(str(made.root)).version()
     second = made.seal(1, [[record(o) for o in range(10, 20)]])
@@ -329,7 +324,7 @@ def test_segments_that_were_deleted_whole_or_restored_away_are_gone_as_after_a_c
     assert made.folders() == {"000000", "000001", "000002", "000003"}, "what is not applied stays"
 
 
-def test_segments_that_were_deleted_whole_do_not_return_with_an_optimize(made: Made) -> None:
+def test_log_segments_that_were_deleted_do_not_return_with_an_optimize(made: Made) -> None:
     segments = sorted(made.seal_lines(4), key=lambda s: s.range)
     first = segments[0].range
     DeltaTable(str(made.root)).delete(f"partition = {first.partition} AND offset < {first.end}")
@@ -337,7 +332,7 @@ def test_segments_that_were_deleted_whole_do_not_return_with_an_optimize(made: M
     assert made.log.segments() == segments[1:]
 
 
-def test_an_optimize_that_is_restored_leaves_the_log_as_it_was(made: Made) -> None:
+def test_log_is_as_before_when_an_optimize_is_restored(made: Made) -> None:
     segments = made.seal_lines(3)
     version = DeltaTable(str(made.root)).version()
     _compact(DeltaTable(str(made.root)))
@@ -347,7 +342,7 @@ def test_an_optimize_that_is_restored_leaves_the_log_as_it_was(made: Made) -> No
 
 
 @pytest.mark.parametrize("full", [False, True])
-def test_a_vacuum_takes_no_segment_and_no_handle(made: Made, full: bool) -> None:
+def test_log_keeps_all_segments_in_a_vacuum(made: Made, full: bool) -> None:
     segments = sorted(made.seal_lines(3), key=lambda s: s.range)
     _vacuum(DeltaTable(str(made.root)), full=full)
     assert made.log.segments() == segments
@@ -358,15 +353,15 @@ def test_a_vacuum_takes_no_segment_and_no_handle(made: Made, full: bool) -> None
 # --- cleaned -------------------------------------------------------------------------------------------------------
 
 
-def test_cleaning_takes_what_is_old_and_applied_and_leaves_no_orphans(made: Made) -> None:
+def test_log_cleaning_takes_old_applied_segments_and_leaves_no_orphans(made: Made) -> None:
     made.seal_lines(4)  # each batch is ten seconds of record time
     stray = made.root / "batches/e1-000009-ffffffff"
     stray.mkdir()
     (stray / "part-0.parquet").write_bytes(b"a driver may be about to seal it")
 
     def clean(seconds: float, **options: Any) -> tuple[int, set[str]]:
-        told = made.log.clean(EPOCH + timedelta(seconds=seconds), **{"applied": {1: 2}, **options})
-        return len(told.segments), made.folders()
+        done = made.log.clean(EPOCH + timedelta(seconds=seconds), **{"applied": {1: 2}, **options})
+        return len(done.segments), made.folders()
 
     everything = {f"{n:06d}" for n in (0, 1, 2, 3, 9)}
     version = DeltaTable(str(made.root)).version()
@@ -383,12 +378,12 @@ def test_cleaning_takes_what_is_old_and_applied_and_leaves_no_orphans(made: Made
     assert DeltaTable(str(made.root)).to_pyarrow_table().num_rows == 20
 
 
-def test_cleaning_keeps_segments_that_hold_an_open_lost_range(made: Made) -> None:
+def test_log_cleaning_keeps_segments_of_an_open_lost_range(made: Made) -> None:
     made.seal_lines(3)
-    told = made.log.clean(EPOCH + timedelta(days=1), applied={1: 2}, needed=[span(19, 20), span(25, 26, partition=1)])
+    done = made.log.clean(EPOCH + timedelta(days=1), applied={1: 2}, needed=[span(19, 20), span(25, 26, partition=1)])
     assert [s.range for s in made.log.segments()] == [span(10, 20), span(20, 30, partition=1)]
     assert made.files() == {s.path for s in made.log.segments()}
-    assert told.as_dict()["batches"] == [
+    assert done.as_dict()["batches"] == [
         {"epoch": 1, "batch": batch, "segments": left, "records": 10 * left, "bytes": size}
         for batch, left, size in zip(
             (0, 1, 2), (0, 1, 1), (0, *(s.length for s in made.log.segments())), strict=True
@@ -399,7 +394,7 @@ def test_cleaning_keeps_segments_that_hold_an_open_lost_range(made: Made) -> Non
     assert made.folders() == set()
 
 
-def test_cleaning_needs_no_seal_but_of_what_it_removes(made: Made) -> None:
+def test_log_cleaning_needs_no_seal_but_of_what_it_removes(made: Made) -> None:
     segments = made.seal_lines(3)
     for batch in (1, 2):
         made.file(segments[2 * batch]).with_name(SEAL).write_text("spoilt")
@@ -407,7 +402,7 @@ def test_cleaning_needs_no_seal_but_of_what_it_removes(made: Made) -> None:
 
 
 @pytest.mark.parametrize("point", ["segments-forgotten", "segments-removed"])
-def test_a_cleaning_that_is_killed_is_finished_by_the_next_one(made: Made, point: str) -> None:
+def test_log_cleaning_that_is_killed_is_finished_by_the_next_one(made: Made, point: str) -> None:
     made.seal_lines(3)
     program = (
         "import sys; from datetime import datetime; from sluice.wal import WriteAheadLog\n"
@@ -423,8 +418,8 @@ def test_a_cleaning_that_is_killed_is_finished_by_the_next_one(made: Made, point
     assert killed.returncode == -signal.SIGKILL
     kept = [(p, o) for p in (0, 1) for o in range(10, 30)]
     assert offsets_of(made.log.read_from({})) == kept
-    told = made.log.clean(threshold, applied={1: 9})
-    assert told.segments == ()
+    done = made.log.clean(threshold, applied={1: 9})
+    assert done.segments == ()
     assert made.files() == {s.path for s in made.log.segments()}
     assert made.folders() == {"000001", "000002"}
     assert Counter(offsets_of(made.log.read_from({}))) == Counter(kept)

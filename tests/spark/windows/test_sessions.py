@@ -87,7 +87,7 @@ def at_once(spark: SparkSession, records: Sequence[Record]) -> Counter[Found]:
     return Counter(Found(r[0], r[1], *r[3:]) for r in made.collect())
 
 
-def test_sessions_are_those_that_batches_make_one_after_another(
+def test_sessions_at_once_are_those_of_batches_one_after_another(
     spark: SparkSession, histories: list[tuple[list[Record], Counter[Found], set[str]]]
 ) -> None:
     happened = Counter(what for *_, found in histories for what in found)
@@ -96,7 +96,7 @@ def test_sessions_are_those_that_batches_make_one_after_another(
     assert at_once(spark, [record for records, *_ in histories for record in records]) == wanted
 
 
-def test_records_that_are_missing_make_no_other_sessions_than_those_in_doubt(
+def test_sessions_without_some_records_differ_only_where_there_is_doubt(
     spark: SparkSession, histories: list[tuple[list[Record], Counter[Found], set[str]]]
 ) -> None:
     chance, kept, spans = random.Random(5), list[Record](), dict[int, tuple[int, int]]()
@@ -120,7 +120,7 @@ def test_records_that_are_missing_make_no_other_sessions_than_those_in_doubt(
     assert 100 < sum(sure(wanted).values()) < sum(wanted.values()) - 100
 
 
-def test_whole_sessions_are_those_of_spark_if_no_record_is_late(
+def test_sessions_are_those_of_spark_if_no_record_is_late(
     spark: SparkSession, histories: list[tuple[list[Record], Counter[Found], set[str]]]
 ) -> None:
     records = [record for found, *_ in histories[:300] for record in found]

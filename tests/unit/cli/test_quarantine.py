@@ -1,103 +1,172 @@
-"""``sluice quarantine``, for people and for programs."""
+"""``sluice quarantine``, ``redrive``, ``compact`` and ``vacuum``."""
 
 from __future__ import annotations
 
-import json
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from deltalake import write_deltalake
-from tests.fixtures.specs import run_cli
+from deltalake import DeltaTable, write_deltalake
+from tests.fixtures.books import Place, split
+from tests.fixtures.deltas import aged
+from tests.fixtures.golden import Golden
+from tests.unit.cli.conftest import Sluice
 from tests.unit.delta.test_samples import ERRORS, ZERO, entry
-from typer.testing import CliRunner
 
-from sluice.cli.main import app
-from sluice.errors import ConfigError
+from sluice.cli import redrive as command
+from sluice.connections import Connection, variable_of
+from sluice.errors import ExitCode, SourceUnreachableError
+from sluice.pipeline import load
+from sluice.sources.kafka import Cluster
 
 
 @pytest.fixture
-def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+def file(tmp_path: Path) -> str:
     file = tmp_path / "p.yaml"
     file.write_text("pipeline: p\nsource: {kafka: {topics: [t]}}\ndecode: {text: {}}\nsink: {delta: {path: p}}\n")
+    return str(file)
+
+
+@pytest.fixture
+def full(file: str, tmp_path: Path) -> str:
+    """A pipeline with three refused records."""
+    rows = [entry(n, "json" if n % 2 else "type", b'{"id": [bold]%d' % n, None if n % 2 else "id") for n in range(3)]
+    errors = pa.array([row["_errors"] for row in rows], ERRORS)
+    table = pa.Table.from_pylist(rows).drop_columns(["_errors"]).append_column("_errors", errors)
+    write_deltalake(str(tmp_path / "p_quarantine"), table)
     return file
 
 
-def asked(file: Path, *arguments: str) -> Any:
-    return CliRunner().invoke(app, ["quarantine", str(file), *arguments])
-
-
-def fill(file: Path) -> None:
-    rows = [entry(n, "json" if n % 2 else "type", b'{"id": [bold]%d' % n, None if n % 2 else "id") for n in range(3)]
-    fields = [("_errors", ERRORS)]
-    table = pa.Table.from_pylist(rows).drop_columns(["_errors"])
-    errors = pa.array([row["_errors"] for row in rows], fields[0][1])
-    write_deltalake(str(file.parent / "p_quarantine"), table.append_column("_errors", errors))
-
-
-def test_people_see_counts_samples_and_the_next_command(file: Path) -> None:
-    fill(file)
-    done = asked(file, "--show", "1")
-    assert done.exit_code == 0
-    assert "type" in done.stdout
-    where = "t-0 offset 2 (2026-01-01T02:00:00+00:00), run a\n  broke type, column id\n"
-    assert f"{where}  key 'k2', value '{{\"id\": [bold]2'" in done.stdout
-    assert f"3 records are in quarantine: {file.parent}/p_quarantine" in done.stderr
-    assert f"sluice redrive {file} --quarantined" in done.stderr
-
-
-def test_programs_get_json(file: Path) -> None:
-    fill(file)
-    found = json.loads(asked(file, "--rule", "json", "--since", ZERO.isoformat(), "--show", "5", "--json").stdout)
+def test_quarantine_shows_counts_samples_and_the_next_command(full: str, sluice: Sluice, golden: Golden) -> None:
+    assert sluice("quarantine", full, "--show", "1").exit_code == 0
+    asked = ("--rule", "json", "--since", ZERO.isoformat(), "--show", "5", "--json")
+    found = sluice("quarantine", full, *asked).json
     assert (found["pipeline"], found["records"], found["groups"][0]["rule"]) == ("p", 1, "json")
     assert [sample["offset"] for sample in found["samples"]] == [1]
+    assert sluice("quarantine", full, "--since", "1h").exit_code == 0
+    golden("quarantine", sluice.transcript)
 
 
-def test_nothing_is_said_to_be_nothing(file: Path) -> None:
-    assert "nothing is in quarantine" in asked(file).stderr
-    fill(file)
-    assert "nothing of that is in quarantine" in asked(file, "--since", "1h").stderr
-
-
-def test_a_time_that_is_none_is_told(file: Path) -> None:
-    for option in ("--since", "--before"):
-        failed = asked(file, option, "yesterday").exception
-        assert isinstance(failed, ConfigError)
-        assert f"{option}: 'yesterday' is neither a time nor an age" in str(failed)
-        assert "nor an age; did you mean 5m?" in str(asked(file, option, "5min").exception)
+def test_empty_quarantine_is_no_mistake(file: str, sluice: Sluice, golden: Golden) -> None:
+    assert sluice("quarantine", file).exit_code == 0
+    golden("quarantine", sluice.transcript)
 
 
 @pytest.mark.parametrize(
     "options",
-    [("--drop",), ("--reason", "x"), ("--drop", "--reason", " "), ("--drop", "--reason", "x", "--since", "1h")],
-)
-def test_nothing_is_dropped_without_a_reason_or_since_a_time(
-    file: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(file)
-    assert run_cli(monkeypatch, "quarantine", str(file), *options) == 10
-    assert "--drop and --reason go together" in capsys.readouterr().err
+    [
+        ("--since", "yesterday"), ("--before", "yesterday"), ("--since", "5min"),
+        ("--drop",), ("--reason", "x"), ("--drop", "--reason", " "), ("--drop", "--reason", "x", "--since", "1h"),
+        ("--drop", "--reason", "x", "--rule", "nosuch"),
+    ],
+    ids=" ".join,
+)  # fmt: skip
+def test_quarantine_refuses(full: str, sluice: Sluice, golden: Golden, options: tuple[str, ...]) -> None:
+    assert sluice("quarantine", full, *options).exit_code == ExitCode.CONFIG
+    golden("quarantine", sluice.transcript)
 
 
-def test_what_is_not_there_is_not_dropped(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    fill(file)
-    assert run_cli(monkeypatch, "quarantine", str(file), "--drop", "--reason", "x", "--rule", "nosuch") == 10
-    assert "no such record is in quarantine" in capsys.readouterr().err
-
-
-def test_that_nothing_is_old_enough_to_drop_is_no_mistake(
-    file: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_quarantine_with_nothing_old_enough_to_drop_is_no_mistake(file: str, sluice: Sluice, tmp_path: Path) -> None:
     """A retention runs each day, from the first day on."""
-    asked = ("quarantine", str(file), "--drop", "--reason", "x", "--json")
-    assert run_cli(monkeypatch, *asked) == 0
-    fill(file)
-    assert run_cli(monkeypatch, *asked, "--before", "2001-01-01T00:00:00Z") == 0
-    said = capsys.readouterr()
-    assert [json.loads(line)["dropped"] for line in said.out.splitlines()] == [0, 0]
-    assert "there is nothing to drop" in said.err
-    assert run_cli(monkeypatch, *asked, "--before", "2001-01-01T00:00:00Z", "--run", "nosuch") == 10
+    asked = ("quarantine", file, "--drop", "--reason", "x", "--json", "--before", "2001-01-01T00:00:00Z")
+    assert sluice(*asked).json["dropped"] == 0
+
+
+def test_quarantine_drop_by_age_refuses_an_unknown_run(full: str, sluice: Sluice) -> None:
+    asked = ("quarantine", full, "--drop", "--reason", "x", "--json", "--before", "2001-01-01T00:00:00Z")
+    assert sluice(*asked).json["dropped"] == 0
+    assert sluice(*asked, "--run", "nosuch").exit_code == ExitCode.CONFIG
+
+
+@pytest.fixture
+def read(place: Place) -> str:
+    """The file of a pipeline that has read and written ten offsets."""
+    place.commit("r", split(0, 10))
+    return str(place.file)
+
+
+def test_dry_run_without_a_broker_shows_the_ranges_of_the_log(
+    place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def silent(*_: Any, **__: Any) -> None:
+        raise SourceUnreachableError("no broker answers")
+
+    monkeypatch.setattr(Cluster, "snapshot", silent)
+    kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": "127.0.0.1:1"})
+    monkeypatch.setenv(variable_of("kafka_default"), kafka.to_json())
+    assert command._states(load(str(place.file)), []) == []
+    assert "no broker answers" in capsys.readouterr().err
+
+
+def test_dry_run_of_the_quarantine_counts_records_that_decode_now(
+    read: str, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    asked: list[list[str]] = []
+    still = [{"rule": "type", "column": "id", "records": 152}]
+    found: dict[str, Any] = {"records": 3252, "decodable": 3100, "still": still, "table": {}}
+
+    def looked(submit: Any, result: Path) -> dict[str, Any]:
+        asked.append(submit.arguments)
+        return found
+
+    monkeypatch.setattr(command, "looked", looked)
+    quarantined = ("redrive", read, "--quarantined", "--dry-run")
+    assert sluice(*quarantined, "--of", "r", "--range", "t:0:1-5").exit_code == 0
+    assert asked[0][-4:] == ["--range", "t:0:1-5", "--of-run=r", "--quarantined"]
+    found["table"] = {"differences": ["tax: only in the pipeline"], "ways_out": ["sink.delta.evolve: add …"]}
+    assert sluice(*quarantined).exit_code == 0
+    golden("redrive", sluice.transcript)
+
+
+@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--quarantined",)], ids=["lost", "dry-run", "quarantined"])
+@pytest.mark.parametrize(
+    "options",
+    [("--of", "nosuch"), ("--range", "nosuch:0:1-5"), ("--range", "t:9:1-5"), ("--range", "t:0:10-15")],
+    ids=["run", "topic", "partition", "offsets"],
+)
+def test_redrive_refuses(
+    read: str, sluice: Sluice, golden: Golden, options: tuple[str, ...], more: tuple[str, ...]
+) -> None:
+    assert sluice("redrive", read, *options, *more).exit_code == ExitCode.CONFIG
+    if not more:
+        golden("redrive", sluice.transcript)
+
+
+def test_dry_run_says_that_no_range_is_lost(read: str, sluice: Sluice, golden: Golden) -> None:
+    for more in ((), ("--range", "t:0:0-5"), ("--range", "t:0:9-15")):
+        done = sluice("redrive", read, "--dry-run", *more)
+        assert (done.exit_code, done.stdout) == (0, "")
+    golden("redrive", sluice.transcript)
+
+
+def test_compact_and_vacuum_count_files_for_programs(story: Place, sluice: Sluice) -> None:
+    story.write()
+    file = str(story.file)
+    dry = sluice("compact", file, "--dry-run", "--json").json
+    assert (dry["dry_run"], dry["tables"][0]["small"]) == (True, 3)
+    done = sluice("compact", file, "--json").json
+    assert (done["pipeline"], done["dry_run"], done["tables"][0]["merged"]) == ("p", False, 3)
+    aged(story.path, timedelta(days=8))
+    for options, files in ((("--dry-run",), 3), (("--older-than", "9d"), 0), ((), 3)):
+        assert sluice("vacuum", file, *options, "--json").json["tables"][0]["files"] == files
+    assert DeltaTable(story.path).count() == len(story.sink)
+
+
+@pytest.mark.parametrize(
+    ("command", "options"), [("compact", ("--dry-run",)), ("compact", ()), ("vacuum", ()), ("vacuum", ("--dry-run",))]
+)
+def test_compact_and_vacuum_print_for_people_on_stderr(
+    story: Place, sluice: Sluice, golden: Golden, command: str, options: tuple[str, ...]
+) -> None:
+    assert sluice(command, str(story.file), *options).exit_code == 0  # there is no table yet
+    story.write()
+    done = sluice(command, str(story.file), *options)
+    assert (done.exit_code, done.stdout) == (0, "")
+    golden(command, sluice.transcript)
+
+
+def test_vacuum_refuses_an_age_that_is_none(place: Place, sluice: Sluice, golden: Golden) -> None:
+    assert sluice("vacuum", str(place.file), "--older-than", "soon").exit_code == ExitCode.CONFIG
+    golden("vacuum", sluice.transcript)

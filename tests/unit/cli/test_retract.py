@@ -1,107 +1,99 @@
-"""``sluice retract``: what is asked for, and what is refused before anything is started."""
+"""``sluice retract`` and ``sluice reset``: which rows are meant, and refusals before Spark starts."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 from tests.fixtures.books import Place, lost, split
-from typer.testing import CliRunner
+from tests.fixtures.golden import Golden
+from tests.unit.cli.conftest import Sluice
 
-from sluice.cli.main import app
-from sluice.errors import ConfigError
+from sluice.cli.reset import _show
+from sluice.errors import ConfigError, ExitCode
 from sluice.ranges import OffsetRange
 from sluice.run.retraction import wanted
 from sluice.sources.kafka.config import KafkaSource
 
-SOURCE = KafkaSource(topics=["t"])
 
-
-@pytest.fixture
-def sluice(story: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setenv("SLUICE_HOME", str(story.root))
-    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
-    return lambda *arguments: CliRunner().invoke(app, arguments)
-
-
-def test_a_run_or_ranges() -> None:
-    assert wanted(["cli__2026-11-24T10:00:00.000+00:00"], SOURCE) == (
-        "cli__2026-11-24T10:00:00.000+00:00",
-        [],
-    )
-    assert wanted(["t:0:1-3", "t:1:0-2"], SOURCE) == (
-        None,
-        [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)],
-    )
-    with pytest.raises(ConfigError, match="'t:0:3-1' is not a range"):
-        wanted(["t:0:3-1"], SOURCE)
-    with pytest.raises(ConfigError, match="does not read 'u'"):
-        wanted(["u:0:1-3"], SOURCE)
-    with pytest.raises(ConfigError, match="'run' is not a range"):
-        wanted(["run", "t:0:1-3"], SOURCE)
+def test_retract_takes_a_run_or_ranges() -> None:
+    source = KafkaSource(topics=["t"])
+    run, ranges = "cli__2026-11-24T10:00:00.000+00:00", [OffsetRange("t", 0, 1, 3), OffsetRange("t", 1, 0, 2)]
+    assert wanted([run], source) == (run, [])
+    assert wanted(["t:0:1-3", "t:1:0-2"], source) == (None, ranges)
+    for what, named in ((["t:0:3-1"], "'t:0:3-1'"), (["u:0:1-3"], "'u'"), (["run", "t:0:1-3"], "'run'")):
+        with pytest.raises(ConfigError, match=named):
+            wanted(what, source)
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    "arguments",
     [
-        (("a", "--reason", " "), "--reason is empty"),
-        (("nosuch", "--reason", "x"), "the ledger has no run 'nosuch' of 'p'"),
-        (("u:0:1-3", "--reason", "x"), "does not read 'u'"),
-        (("t:9:1-3", "--reason", "x"), "p has read nothing of t-9 [1, 3)"),
+        ("retract", "a", "--reason", " "),
+        ("retract", "nosuch", "--reason", "x"),
+        ("retract", "u:0:1-3", "--reason", "x"),
+        ("retract", "t:9:1-3", "--reason", "x"),
+        ("reset", "--reason", " "),
+        ("reset", "--reason", "x", "--from", "yesterday"),
+        ("reset", "--reason", "x", "--truncate"),
+        ("reset", "--reason", "x", "--rebuild-state"),
     ],
+    ids=" ".join,
 )
-def test_what_makes_no_sense_is_refused_before_spark_starts(
-    story: Place, sluice: Callable[..., Any], arguments: tuple[str, ...], said: str
+def test_retract_and_reset_refuse_before_spark_starts(
+    story: Place, sluice: Sluice, golden: Golden, arguments: tuple[str, ...]
 ) -> None:
-    done = sluice("retract", str(story.file), *arguments)
-    assert isinstance(done.exception, ConfigError)
-    assert said in str(done.exception)
-    assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
+    command, *more = arguments
+    assert sluice(command, str(story.file), *more).exit_code == ExitCode.CONFIG
+    assert not [r for r in story.ledger.runs("p") if r.kind == command]
+    golden(command, sluice.transcript)
 
 
-def test_while_a_batch_waits_only_that_is_given_up(story: Place, sluice: Callable[..., Any]) -> None:
-    """What the run published was judged, and passed; no Spark is needed, so each sink will do."""
+def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(
+    story: Place, sluice: Sluice, golden: Golden
+) -> None:
+    """Published batches were judged, and passed; no Spark is needed, so each sink will do."""
     (run,) = [r.run for r in story.ledger.runs("p") if story.ledger.accounts("p", r.run, standing=True)][-1:]
+    epoch = story.ledger.epoch("p").number
     with story.ledger.acquire("p", run) as lease:
-        waits = {"reasons": ["x"], "waits": [story.ledger.epoch("p").number, 99]}
+        waits = {"reasons": ["x"], "waits": [epoch, 99]}
         story.ledger.judged(lease, "p", run, verdict="failed", judgement=waits)
-    stays = "; what the run published before it stays in the sink\n"
+    asked = ("retract", str(story.file), run, "--reason", "x")
     for _ in range(2):
-        done = sluice("retract", str(story.file), run, "--reason", "x", "--dry-run")
-        assert (done.exit_code, done.stderr) == (0, f"batch 99 of run {run}, which waits, would be given up{stays}")
+        assert sluice(*asked, "--dry-run").exit_code == 0
     for _ in range(2):
-        done = sluice("retract", str(story.file), run, "--reason", "x", "--json")
-        assert done.exit_code == 0, done.stderr
-        assert "is given up: the next run counts its offsets as lost, and opens them; what the run" in done.stderr
-        assert json.loads(done.stdout)["given_up"] == [story.ledger.epoch("p").number, 99]
+        done = sluice(*asked, "--json")
+        assert (done.exit_code, done.json["given_up"]) == (0, [epoch, 99])
+    assert sluice(*asked).exit_code == 0
     story.hand_over({0: 0})
-    late = sluice("retract", str(story.file), run, "--reason", "x")
-    assert "batch 99 of run" in str(late.exception), "the batch waits no more, and the rest is not what was meant"
-    assert isinstance(late.exception, ConfigError)
+    assert isinstance(sluice(*asked).error, ConfigError), "it waits no more, and the rest is not what was meant"
     assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
+    golden("retract", sluice.transcript)
 
 
-def test_where_nothing_can_be_redriven_it_is_said_that_giving_up_is_for_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    place = Place(tmp_path)
+def test_retract_and_audit_say_where_a_redrive_is_impossible(place: Place, sluice: Sluice, golden: Golden) -> None:
     place.configure(
         decode={"json": {"schema": "name STRING", "key": "id", "tombstone": "delete"}},
         sink={"delta": {"path": "table", "mode": "upsert", "key": ["id"]}},
     )
-    monkeypatch.setenv("SLUICE_HOME", str(place.root))
     place.let_wait("a", "e")
-    for more, said in (
-        (("--dry-run",), "for good: lost ranges of 'p'"),
-        ((), "that is for good, unless sluice accept"),
-    ):
-        done = CliRunner().invoke(app, ["retract", str(place.file), "a", "--reason", "x", *more])
-        assert (done.exit_code, said in " ".join(done.stderr.split())) == (0, True), (done.exception, done.stderr)
+    for more in (("--dry-run",), ()):
+        done = sluice("retract", str(place.file), "a", "--reason", "x", *more)
+        assert (done.exit_code, "for good" in " ".join(done.stderr.split())) == (0, True)
     place.ends["sluice:p:1"] = 0
     place.commit("b", split(5, 9, lost=4), lost=[lost(5, 9)])
-    shown = CliRunner().invoke(app, ["audit", str(place.file)]).stdout
-    assert "4 offsets are lost: lost ranges of 'p' cannot be redriven: its tombstones delete rows" in shown
-    assert "sluice redrive" not in shown
+    assert "sluice redrive" not in sluice("audit", str(place.file)).stdout
+    golden("retract", sluice.transcript)
+
+
+def test_reset_dry_run_shows_positions_and_records_that_do_not_come_back(
+    capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    given_up, note = "the source no longer has t-0 [0, 3)", "the keys are forgotten"
+    found = {
+        "epoch": 2, "positions": {"t": {"10": 7, "9": 3}}, "skipped": [["t", 9, 0, 2], ["t", 9, 2, 3]],
+        "truncated": True, "given_up": [given_up], "notes": [given_up, note],
+    }  # fmt: skip
+    _show(found, as_json=False)
+    printed = capsys.readouterr()
+    rows = [line.split() for line in printed.out.splitlines() if line.startswith("t ")]
+    assert rows == [["t", "9", "3", "3"], ["t", "10", "7", "0"]]
+    golden("reset", printed.out + printed.err)

@@ -1,57 +1,134 @@
-"""What ``sluice run`` prints around the application that it starts."""
+"""``sluice run``, ``preview`` and ``validate-spec`` around the applications that they start."""
 
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from tests.fixtures.books import Place, split
+from tests.fixtures.golden import Golden
+from tests.fixtures.specs import GOOD, expectation, write, write_suite
+from tests.unit.cli.conftest import Sluice
 
+from sluice.cli import preview
 from sluice.cli import run as drive
-from sluice.ledger import Ledger
-from sluice.pipeline import Pipeline
-from sluice.ranges import Counts, OffsetRange, RangeAccount
-
-SPEC = Pipeline.model_validate(
-    {
-        "pipeline": "p",
-        "source": {"kafka": {"topics": ["t"]}},
-        "decode": {"text": {}},
-        "sink": {"delta": {"path": "p"}},
-    }
-)
+from sluice.cli.validate_spec import judges
+from sluice.errors import ExitCode
+from sluice.pipeline import load
+from sluice.pipeline.suite import UNASKED
 
 
-def test_a_run_that_failed_has_an_account_as_far_as_it_came(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_failed_run_has_the_account_of_its_own_attempt(
+    place: Place, sluice: Sluice, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
-    assert drive.ended(SPEC, "never planned", 30, as_json=True) == 30
-    assert capsys.readouterr().out == ""
-    ledger, span = Ledger.open(), OffsetRange("t", 0, 0, 4)
-    with ledger.acquire("p", "r") as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[span], topic_ids={})
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[RangeAccount(span, Counts(written=4))])
-        ledger.run_closed(lease, state="failed", error={"what": "full"})
-    assert drive.ended(SPEC, "r", 30, as_json=True) == 30
-    account = json.loads(capsys.readouterr().out)
-    assert (account["run"], account["planned"], account["written"]) == ("r", 4, 4)
+    spec, ledger = load(str(place.file)), place.ledger
 
+    def account(run: str, code: int) -> Any:
+        assert drive.ended(spec, run, code, as_json=True) == code
+        return json.loads(capsys.readouterr().out or "null")
 
-def test_an_attempt_that_never_began_is_not_taken_for_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
-    ledger = Ledger.open()
+    assert account("never planned", 30) is None
     with ledger.acquire("p", "r") as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        span = split(0, 4)
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[span.range], topic_ids={})
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[span])
         ledger.judged(lease, "p", "r", verdict="passed", judgement={})
         ledger.run_closed(lease, state="done")
-        assert drive.ended(SPEC, "r", 40, as_json=True) == 40
-        assert capsys.readouterr().out == ""
+        assert account("r", 40) is None, "an attempt that never began"
         ledger.run_closed(lease, state="failed", error={"exit_code": 20, "what": "no broker answers"})
-    assert drive.ended(SPEC, "r", 20, as_json=True) == 20
-    account = json.loads(capsys.readouterr().out)
-    assert (account["verdict"], account["error"]) == ("passed", {"exit_code": 20, "what": "no broker answers"})
+    found = account("r", 20)
+    assert (found["run"], found["planned"], found["written"], found["verdict"]) == ("r", 4, 4, "passed")
+    assert found["error"] == {"exit_code": 20, "what": "no broker answers"}
+
+
+class Failing:
+    """An application that says something as Spark's does, on stdout, and fails."""
+
+    def __init__(self, words: str, code: int) -> None:
+        self.words, self.code, self.env = words, code, dict[str, str]()
+
+    def argv(self) -> list[str]:
+        return [sys.executable, "-c", f"print({self.words!r}); raise SystemExit({self.code})"]
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "shown"),
+    [
+        ("10:00:00 sluice: noise\nsluice: error: no column\n  next: x", 10, "sluice: error: no column\n  next: x\n"),
+        ("Traceback\nsluice: error: ValueError: x", 1, "Traceback\nsluice: error: ValueError: x\n"),
+        ("Killed", 137, "Killed\n"),
+    ],
+)
+def test_preview_prints_why_its_application_failed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: str, code: int, shown: str
+) -> None:
+    failing: Any = Failing(words, code)
+    with pytest.raises(typer.Exit) as end:
+        preview.looked(failing, tmp_path / "result.json")
+    assert (end.value.exit_code, capsys.readouterr().err) == (code, shown)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        GOOD.replace("kafka:\n    topics: [t]", "file: {path: inbox, format: json}"),
+        GOOD + "window: {time: at, size: 1h, watermark: 1h, aggregates: {n: count(*)}}\n",
+    ],
+    ids=["file", "window"],
+)
+def test_preview_refuses_before_spark_starts(
+    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, golden: Golden, text: str
+) -> None:
+    monkeypatch.setattr(preview, "looked", lambda *_: pytest.fail("Spark was started"))
+    assert sluice("preview", str(write(tmp_path, text))).exit_code == ExitCode.CONFIG
+    golden("preview", sluice.transcript)
+
+
+@pytest.mark.parametrize("missing", ["java", "JAVA_HOME", "jars"])
+def test_validate_spec_names_checks_that_it_left_out(
+    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, golden: Golden, missing: str
+) -> None:
+    file = write_suite(tmp_path, {"expectations": [expectation()]})
+    monkeypatch.setenv("SLUICE_JARS", str(tmp_path / "none"))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    if missing == "JAVA_HOME":
+        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    found = None if missing == "java" else "/usr/bin/java"
+    monkeypatch.setattr(shutil, "which", lambda name: found if name == "java" else "/usr/bin/" + name)
+    assert sluice("validate-spec", str(file)).exit_code == 0
+    golden("validate-spec", sluice.transcript)
+
+
+def test_validate_spec_reports_each_file(
+    tmp_path: Path, sluice: Sluice, golden: Golden, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("SLUICE_PIPELINES")
+    good, bad = str(write(tmp_path, GOOD)), str(write(tmp_path, GOOD + "zzz: 1\n", "bad.yaml"))
+    suite = str(write_suite(tmp_path, {"expectations": [expectation(severity="fatal")]}))
+    check = ("validate-spec", "--no-spark")
+    assert sluice(*check, good).exit_code == 0
+    done = sluice(*check, good, bad, "--json")
+    found = {row["file"]: row for row in done.json}
+    assert (done.exit_code, found[good]["valid"], found[bad]["valid"]) == (ExitCode.CONFIG, True, False)
+    assert "line 9: zzz" in found[bad]["error"]
+    for command in ((*check, bad), (*check, suite), (*check, "no-such-pipeline", "--json"), ("run", bad)):
+        assert sluice(*command).exit_code == ExitCode.CONFIG
+    golden("validate-spec", sluice.transcript)
+
+
+def test_validate_spec_names_expectations_that_great_expectations_alone_judges() -> None:
+    row = {"number": 1, "expectation": "expect_a", "row_rule": True, "why": None}
+    table = {"number": 2, "expectation": "expect_b", "row_rule": False, "why": "it is about the whole table"}
+    unasked = {"number": 1, "expectation": "expect_a", "row_rule": False, "why": UNASKED}
+    assert judges([]) == []
+    assert judges([unasked, table]) == ["1 of 2 expectations could split the rows of a run (quality.split: critical)"]
+    assert judges([row]) == ["1 of 1 expectations split the rows of a run"]
+    assert judges([row, table]) == [
+        "1 of 2 expectations split the rows of a run; Great Expectations alone judges:",
+        "- 2 expect_b: it is about the whole table",
+    ]

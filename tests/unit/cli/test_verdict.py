@@ -1,17 +1,18 @@
-"""``sluice verdict``: what a run was judged by, and what is wrong with it."""
+"""``sluice verdict``, ``accept`` and ``validate``: judgements, and runs that they hold."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
-from pathlib import Path
+import signal
 from typing import Any
 
 import pytest
 from tests.fixtures.books import Place, split
-from typer.testing import CliRunner
+from tests.fixtures.golden import Golden
+from tests.unit.cli.conftest import Sluice
 
-from sluice.cli.main import app
+from sluice.errors import ConfigError, ExitCode, HeldError
+from sluice.launch.launcher import Interrupted, LocalProcess
+from sluice.launch.submit import SparkSubmit
 from sluice.ledger import UnknownRunError
 from sluice.run.baseline import Check, Finding
 
@@ -31,76 +32,153 @@ JUDGEMENT: dict[str, Any] = {
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
+def judged(place: Place) -> Place:
+    """Run ``a`` failed; run ``b``, the newest, has no verdict."""
     place.commit("a", split(0, 5))
     place.ledger.judged(None, "p", "a", verdict="failed", judgement=JUDGEMENT)
     place.commit("b", split(5, 9))
     return place
 
 
-@pytest.fixture
-def sluice(place: Place, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
-    monkeypatch.setenv("SLUICE_HOME", str(place.root))
-    monkeypatch.setenv("SLUICE_PIPELINES", str(place.root))
-    monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
-    return lambda *arguments: CliRunner().invoke(app, arguments)
+def test_verdict_shows_failures_before_warnings(judged: Place, sluice: Sluice, golden: Golden) -> None:
+    said = sluice("verdict", "p")
+    assert said.stderr.index("expect_failed") < said.stderr.index("expect_warned")
+    assert [line.split()[0] for line in said.stdout.splitlines()[1:]] == [
+        "expect_warned", "expect_failed", "expect_fine",
+    ]  # fmt: skip
+    sluice("accept", "p", "a", "--reason", "known gap", "--json")
+    found = sluice("verdict", str(judged.file), "a", "--json").json
+    assert (found["run"], found["verdict"], found["accepted"]) == ("a", "failed", "known gap")
+    assert found["results"] == JUDGEMENT["results"]
+    assert "known gap" in sluice("verdict", "p").stderr
+    golden("verdict", sluice.transcript)
 
 
-def test_the_newest_verdict_says_what_failed_before_what_only_warns(sluice: Callable[..., Any]) -> None:
-    done = sluice("verdict", "p")
-    assert done.exit_code == 0
-    assert done.stderr.splitlines() == [
-        "run a of p: verdict failed (suite demo, 7 rows)",
-        "failed: max_quarantined: 98 of 100 records are in quarantine",
-        "failed: expect_failed(id); values: '<a>' × 3; offsets: t-0 4, …",
-        "warned: expect_warned(w); values: 'maybe'",
-        "Data Docs: /docs/index.html",
-    ]
-    assert [line.split()[0] for line in done.stdout.splitlines()[1:]] == [
-        "expect_warned",
-        "expect_failed",
-        "expect_fine",
-    ]
-
-
-def test_as_json_it_is_what_the_ledger_has(place: Place, sluice: Callable[..., Any]) -> None:
-    sluice("accept", "p", "a", "--reason", "known gap")
-    told = json.loads(sluice("verdict", str(place.file), "a", "--json").stdout)
-    assert (told["run"], told["verdict"], told["accepted"]) == ("a", "failed", "known gap")
-    assert told["results"] == JUDGEMENT["results"]
-    assert "the verdict was accepted: known gap" in sluice("verdict", "p").stderr
-
-
-def test_a_history_is_shown_with_all_figures_and_with_what_was_not_judged(
-    place: Place, sluice: Callable[..., Any]
-) -> None:
+def test_verdict_shows_a_history_and_its_unjudged_figures(judged: Place, sluice: Sluice, golden: Golden) -> None:
     checks = [Check("nulls", "amount", 0.5, 0, -0.003, 0.003, 20), Check("max", "amount", 9.5, 9, 8, 10, 20)]
     unknown = {"history.mean(tax)": "3 accepted runs have it, and 10 are needed"}
     history = Finding(20, 10, tuple(checks), unknown).as_dict()
     excess = {"limit": "history.nulls(amount)", "verdict": "warned", "why": checks[0].why}
-    place.ledger.judged(None, "p", "a", verdict="warned", judgement={"excesses": [excess], "history": history})
-    done = sluice("verdict", "p", "a")
-    assert [line.split() for line in done.stdout.splitlines()[1:]] == [
-        ["nulls(amount)", "FAILED", "50", "%", "0", "%", "to", "0.3", "%", "20"],
-        ["max(amount)", "ok", "9.5", "8", "to", "10", "20"],
-    ]
-    assert done.stderr.splitlines()[1:] == [
-        "warned: history.nulls(amount): 50 %; in the last 20 accepted runs 0 %, so 0 % to 0.3 % is expected",
-        "not judged: history.mean(tax): 3 accepted runs have it, and 10 are needed",
-    ]
+    judged.ledger.judged(None, "p", "a", verdict="warned", judgement={"excesses": [excess], "history": history})
+    assert sluice("verdict", "p", "a").exit_code == 0
+    golden("verdict", sluice.transcript)
 
 
-def test_a_run_without_a_verdict_is_no_error(place: Place, sluice: Callable[..., Any]) -> None:
+def test_run_without_a_verdict_is_no_error(judged: Place, sluice: Sluice) -> None:
     done = sluice("verdict", "p", "b")
-    assert (done.exit_code, done.stderr) == (0, "run b of p has no verdict: sluice validate p b judges\n")
-    assert isinstance(sluice("verdict", "p", "c").exception, UnknownRunError)
-    assert json.loads(sluice("verdict", "p", "b", "--json").stdout)["verdict"] is None
+    assert (done.exit_code, "sluice validate p b" in done.stderr) == (0, True)
+    assert isinstance(sluice("verdict", "p", "c").error, UnknownRunError)
+    assert sluice("verdict", "p", "b", "--json").json["verdict"] is None
 
 
-def test_a_verdict_outlives_an_attempt_that_dies_before_it_is_judged(place: Place, sluice: Callable[..., Any]) -> None:
-    with place.ledger.acquire("p", "a") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        place.ledger.run_closed(lease, state="failed")
+def test_verdict_outlives_an_attempt_that_dies_before_it_is_judged(judged: Place, sluice: Sluice) -> None:
+    with judged.ledger.acquire("p", "a") as lease:
+        judged.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        judged.ledger.run_closed(lease, state="failed")
     for asked in (("p",), ("p", "a")):
-        assert sluice("verdict", *asked).stderr.startswith("run a of p: verdict failed (suite demo, 7 rows)")
+        found = sluice("verdict", *asked, "--json").json
+        assert (found["run"], found["verdict"]) == ("a", "failed")
+
+
+# --- validate --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections, and no jars, for applications that are not started."""
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", '{"conn_type": "kafka", "extra": {"bootstrap.servers": "b:1"}}')
+    monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", '{"conn_type": "spark", "host": "local[1]"}')
+    monkeypatch.setattr("sluice.launch.submit.jars.paths", lambda _set: [])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "on_failed", "code"),
+    [("passed", "hold", ExitCode.DONE), ("failed", "hold", ExitCode.QUALITY_FAILED), ("failed", "warn", ExitCode.DONE)],
+)
+def test_validate_ends_with_the_code_of_the_new_verdict(
+    held: Place, sluice: Sluice, spark: None, monkeypatch: pytest.MonkeyPatch, verdict: str, on_failed: str, code: int
+) -> None:
+    held.configure(quality={"on_failed": on_failed})
+    started: list[list[str]] = []
+
+    def judge(submission: SparkSubmit) -> int:
+        started.append(submission.argv())
+        held.ledger.judged(None, "p", "a", verdict=verdict, judgement={})
+        return int(ExitCode.DONE if verdict == "passed" else ExitCode.QUALITY_FAILED)
+
+    monkeypatch.setattr(LocalProcess, "start", staticmethod(judge))
+    done = sluice("validate", str(held.file), "a", "--json")
+    assert (done.exit_code, done.json["verdict"]) == (code, verdict)
+    assert started[0][-4:] == ["--pipeline", str(held.file), "--run", "a"]
+
+
+def test_validate_refuses_unknown_runs_and_batches_that_wait(
+    held: Place, sluice: Sluice, spark: None, golden: Golden
+) -> None:
+    assert isinstance(sluice("validate", str(held.file), "b").error, UnknownRunError)
+    held.ledger.judged(None, "p", "a", verdict="failed", judgement={"waits": [1, 1]})
+    assert isinstance(sluice("validate", str(held.file), "a").error, ConfigError)
+    golden("validate", sluice.transcript)
+
+
+def test_validate_that_is_interrupted_changes_no_verdict(
+    held: Place, sluice: Sluice, spark: None, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
+    def interrupt(_submission: SparkSubmit) -> int:
+        raise Interrupted(signal.SIGINT)
+
+    monkeypatch.setattr(LocalProcess, "start", staticmethod(interrupt))
+    assert sluice("validate", str(held.file), "a").exit_code == 130
+    row = held.ledger.known_run("p", "a")
+    assert (row.state, row.verdict) == ("done", "failed")
+    golden("validate", sluice.transcript)
+
+
+def test_run_refuses_a_held_pipeline_before_spark_starts(held: Place, sluice: Sluice, golden: Golden) -> None:
+    assert isinstance(sluice("run", str(held.file)).error, HeldError)
+    assert [run.run for run in held.ledger.runs("p")] == ["a"], "each hour's refusal is no run"
+    golden("run", sluice.transcript)
+
+
+def test_status_knows_a_held_pipeline_by_its_file(held: Place, sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLUICE_PIPELINES")
+    monkeypatch.chdir("/")
+    assert "p is held" in sluice("status", str(held.file)).stderr
+
+
+def test_accept_ends_the_hold(held: Place, sluice: Sluice, golden: Golden) -> None:
+    assert (held.holds(), "is held" in sluice("status", "p").stderr) == ("a", True)
+    assert sluice("accept", "p", "a", "--reason", "known gap").exit_code == 0
+    assert (held.holds(), "is held" in sluice("status", "p").stderr) == (None, False)
+    again = sluice("accept", "p", "a", "--reason", "another reason", "--json").json
+    assert again == {"pipeline": "p", "run": "a", "verdict": "failed", "accepted": "known gap"}
+    golden("accept", sluice.transcript)
+
+
+def test_accept_says_that_a_waiting_batch_is_published_next(held: Place, sluice: Sluice, golden: Golden) -> None:
+    judgement = {"reasons": ["id: 3 unexpected"], "waits": [1, 7]}
+    held.ledger.judged(None, "p", "a", verdict="failed", judgement=judgement)
+    assert "batch 7" in sluice("accept", "p", "a", "--reason", "fine").stderr
+    golden("accept", sluice.transcript)
+
+
+def test_accept_begins_a_new_normal(held: Place, sluice: Sluice, golden: Golden) -> None:
+    asked = ("accept", "p", "a", "--reason", "a new shop", "--new-normal")
+    assert sluice(*asked).exit_code == 0
+    assert held.ledger.normal_since("p") == ("a", "a new shop")
+    assert "a new shop" in sluice("status", "p").stderr
+    assert sluice(*asked, "--json").json["new_normal"] is True
+    golden("accept", sluice.transcript)
+
+
+def test_status_does_not_name_a_retraction_that_the_sink_refuses(held: Place, sluice: Sluice) -> None:
+    assert "sluice retract" in sluice("status", "p").stderr
+    held.configure(quality={"on_failed": "hold"}, sink={"console": {}})
+    said = sluice("status", "p").stderr
+    assert ("sluice accept" in said, "sluice retract" in said) == (True, False)
+
+
+def test_accept_refuses_a_verdict_that_did_not_fail(held: Place, sluice: Sluice, golden: Golden) -> None:
+    held.ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    assert sluice("accept", "p", "a", "--reason", "x").exit_code == ExitCode.CONFIG
+    golden("accept", sluice.transcript)

@@ -1,4 +1,4 @@
-"""What a quarantine holds, counted and shown."""
+"""Records of a quarantine: counts, and samples."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from tests.fixtures.showcase import quarantine
 
 from sluice.decoders.explain import explained
+from sluice.delta.notes import note_of
+from sluice.delta.refused import Refused, refused
 from sluice.delta.samples import look
 from sluice.errors import SinkError
 
@@ -51,7 +54,7 @@ def path(tmp_path: Path) -> str:
     return target
 
 
-def test_a_record_with_a_time_that_python_does_not_have_is_shown_as_well(path: str) -> None:
+def test_record_with_a_time_that_python_does_not_have_is_shown(path: str) -> None:
     far = pa.table(
         {
             "key": [b"k"], "value": [b"{"], "headers": pa.nulls(1, HEADERS), "_topic": ["t"],
@@ -66,7 +69,7 @@ def test_a_record_with_a_time_that_python_does_not_have_is_shown_as_well(path: s
     assert look(path, since=ZERO + timedelta(days=1)).records == 1
 
 
-def test_records_are_counted_by_rule_and_column(path: str) -> None:
+def test_samples_are_counted_by_rule_and_column(path: str) -> None:
     found = look(path)
     assert (found.records, found.samples) == (7, [])
     assert [(g.rule, g.column, g.records, g.runs) for g in found.groups] == [
@@ -77,7 +80,7 @@ def test_records_are_counted_by_rule_and_column(path: str) -> None:
     assert (first["first"], first["last"]) == ("2026-01-01T01:00:00+00:00", "2026-01-01T02:00:00+00:00")
 
 
-def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
+def test_newest_samples_are_shown_with_their_detail(path: str) -> None:
     found = look(path, show=5)
     assert [(s.offset, s.rule, s.column, s.key) for s in found.samples] == [
         (6, "type", "missing", "k6"), (5, "null_value", None, "k5"), (4, "utf8", None, "k4"),
@@ -88,9 +91,9 @@ def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
     assert texts[0] is not None
     assert texts[0].startswith('{"id": "zzz')
     assert texts[0].endswith("… (1,010 characters)")
-    assert [s.detail for s in found.samples] == [None] * 5, "of an earlier version"
-    told = look(path, show=5, explain=explained("json", None))
-    assert [s.detail for s in told.samples] == [
+    assert [s.detail for s in found.samples] == [None] * 5, "as an earlier version wrote them"
+    now = look(path, show=5, explain=explained("json", None))
+    assert [s.detail for s in now.samples] == [
         "is missing", None, "byte 0xff at 0 is not UTF-8", '"q"', '"y"',
     ]  # fmt: skip
 
@@ -106,19 +109,37 @@ def test_the_newest_are_shown_with_what_was_refused(path: str) -> None:
         ({"rule": "nope"}, []),
     ],
 )
-def test_only_what_is_asked_for(path: str, asked: dict[str, Any], offsets: list[int]) -> None:
+def test_samples_by_rule_run_and_time(path: str, asked: dict[str, Any], offsets: list[int]) -> None:
     found = look(path, show=100, **asked)
     assert [s.offset for s in found.samples] == offsets
     assert found.records == len(offsets)
 
 
-def test_no_table_holds_nothing(tmp_path: Path) -> None:
-    assert look(str(tmp_path / "none"), show=3).as_dict() == {
-        "path": str(tmp_path / "none"), "records": 0, "groups": [], "samples": [],
-    }  # fmt: skip
-
-
-def test_a_file_that_is_gone_is_told(path: str) -> None:
+def test_missing_table_is_empty_and_a_broken_one_is_an_error(path: str, tmp_path: Path) -> None:
+    none = str(tmp_path / "none")
+    assert look(none, show=3).as_dict() == {"path": none, "records": 0, "groups": [], "samples": []}
+    assert refused(none) == []
     next(Path(path).glob("*.parquet")).unlink()
-    with pytest.raises(SinkError, match="cannot be read"):
+    with pytest.raises(SinkError, match="quarantine"):
         look(path)
+
+
+def test_refused_records_are_counted_by_rule_and_column(tmp_path: Path) -> None:
+    quarantine(tmp_path / "q", [("not_null", "id", 2), ("decode", None, 5), ("not_null", "amount", 3)])
+    assert refused(str(tmp_path / "q")) == [
+        Refused("decode", None, 5), Refused("not_null", "amount", 3), Refused("not_null", "id", 2),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("commit", "note"),
+    [
+        ({"sluice": {"app_id": "a"}}, {"app_id": "a"}),
+        ({"sluice": '{"app_id": "a"}'}, {"app_id": "a"}),
+        ({}, None),
+        ({"sluice": "a gate for water"}, None),  # another program's metadata under the same key
+        ({"sluice": "7"}, None),
+    ],
+)
+def test_note_of_a_commit_is_read_as_each_library_returns_it(commit: dict[str, Any], note: dict[str, Any]) -> None:
+    assert note_of(commit) == note

@@ -1,4 +1,4 @@
-"""The pipeline file and the suite that a sample becomes."""
+"""The pipeline file and the suite that ``sluice init`` drafts from a sample."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.fixtures.golden import Golden
 
 from sluice.draft.draft import Draft, draft, name_for
 from sluice.draft.sample import Sampled
@@ -24,7 +25,9 @@ def orders(count: int, **more: object) -> list[bytes]:
     return [json.dumps(row).encode() for row in rows]
 
 
-def test_both_files_are_what_a_run_takes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_draft_is_a_pipeline_and_a_suite_that_a_run_takes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     folder = tmp_path / "pipelines"
     folder.mkdir()
     monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
@@ -41,16 +44,13 @@ def test_both_files_are_what_a_run_takes(tmp_path: Path, monkeypatch: pytest.Mon
         ("a_b", "warning"),
     }  # fmt: skip
     assert (made.key, made.event_time) == ("id", "placed_at")
-    said = "\n".join(made.doubts)
-    assert "1 of 5 records have no value" in said
-    assert "1 of 5 records are no JSON object" in said
-    assert "partition 0, offset 3" in said
-    assert all(f"#   {doubt}" in made.pipeline for doubt in made.doubts), "the file says what is not certain"
-    assert '{"id": 7' not in made.pipeline, "values of records are nobody's but the topic's"
+    golden("init", made.pipeline)
+    assert all(f"#   {doubt}" in made.pipeline for doubt in made.doubts)
+    assert '{"id": 7' not in made.pipeline, "values of records stay in the topic"
 
 
 @pytest.mark.parametrize("topic", ["null", "true", "on", "2024", "1e5", "a-b"])
-def test_a_topic_of_any_name_makes_a_file_that_loads(
+def test_draft_of_a_topic_with_a_yaml_word_as_its_name_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topic: str
 ) -> None:
     folder = tmp_path / "pipelines"
@@ -61,7 +61,7 @@ def test_a_topic_of_any_name_makes_a_file_that_loads(
     assert load(made.name).source.config.streams == [topic]
 
 
-def test_renamed_columns_get_names_of_their_own(tmp_path: Path) -> None:
+def test_renamed_columns_are_unique(tmp_path: Path) -> None:
     names = ["имя", "größe", "Price ($)", "Price (€)", "A B", "a_b", "a-b", "Price__2", "%"]
     made = drafted(*[json.dumps(dict.fromkeys(names, n)).encode() for n in range(3)])
     sql = load(str(made.write(tmp_path / "pipelines")[0])).transform.sql or ""
@@ -72,24 +72,23 @@ def test_renamed_columns_get_names_of_their_own(tmp_path: Path) -> None:
     assert "A B to A_B_2" in "\n".join(made.doubts)
 
 
-def test_what_is_the_same_of_many_fields_is_said_once() -> None:
+def test_doubts_about_many_fields_are_one_line() -> None:
     some = {f"n{k}": None for k in range(90)} | {f"e{k}": {} for k in range(3)}
     doubts = drafted(*[json.dumps({"id": n, **some}).encode() for n in range(3)]).doubts
-    nulls = [doubt for doubt in doubts if "is null in the whole sample" in doubt]
-    assert len(nulls) == 1
-    assert nulls[0].startswith("90 fields, of which each is null")
-    assert all(f" n{k}," in f"{nulls[0]}," for k in range(90)), "the file has each of them"
-    assert sum("is an empty object" in doubt for doubt in doubts) == 3, "of a few, each is a line"
+    (nulls,) = [doubt for doubt in doubts if "null" in doubt]
+    assert nulls.startswith("90 fields")
+    assert all(f" n{k}," in f"{nulls}," for k in range(90)), "the file has each of them"
+    assert sum("is an empty object" in doubt for doubt in doubts) == 3, "a few are a line each"
 
 
 @pytest.mark.parametrize(("parts", "said"), [(20, False), (50, True)])
-def test_more_fields_than_spark_takes_are_told_first(parts: int, said: bool) -> None:
+def test_more_fields_than_spark_takes_are_the_first_doubt(parts: int, said: bool) -> None:
     record = {f"o{n}": {f"f{k}": k for k in range(30)} for n in range(parts)}
     doubts = drafted(*[json.dumps(record).encode()] * 3).doubts
     assert any("1,500 fields" in doubt and "rescue: true" in doubt for doubt in doubts[:1]) is said
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
+def test_draft_overwrites_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "pipelines"
     made = drafted(*orders(3))
     made.write(folder)
@@ -97,32 +96,29 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     for gone in (None, tmp_path / "expectations" / "orders.json"):
         if gone:
             gone.unlink()
-        with pytest.raises(ConfigError, match="is there already"):
+        with pytest.raises(ConfigError, match="orders"):
             made.write(folder)
     assert (folder / "orders.yaml").read_text() == "mine"
     assert not (tmp_path / "expectations" / "orders.json").exists(), "half a draft is none"
 
 
 @pytest.mark.parametrize(
-    ("values", "said"),
-    [
-        ([], "the topic has no record"),
-        ([b"a,b", b"c,d"], "They may be CSV"),
-        ([b"\0\0\0\0\1abc", b"\0\0\0\0\1abd"], "schema registry"),
-        ([b"{}", b"{}"], "no JSON object"),
-        ([b"[1]", b"2", b"NaN", b'{"a": 1}'], "no JSON object"),
-        ([None, None], "no JSON object"),
-    ],
-)
-def test_what_is_no_json_is_taken_as_text(tmp_path: Path, values: list[bytes | None], said: str) -> None:
+    "values",
+    [[], [b"a,b", b"c,d"], [b"\0\0\0\0\1abc", b"\0\0\0\0\1abd"], [b"{}", b"{}"], [b"[1]", b"2", b"NaN", b'{"a": 1}'],
+     [None, None]],
+    ids=["none", "csv", "registry", "empty", "others", "null"],
+)  # fmt: skip
+def test_records_without_json_objects_are_drafted_as_text(
+    tmp_path: Path, golden: Golden, values: list[bytes | None]
+) -> None:
     made = drafted(*values)
-    assert said in "\n".join(made.doubts)
+    golden("init", "\n".join(made.doubts))
     (file, *rest) = made.write(tmp_path / "pipelines")
     assert rest == []
     assert load(str(file)).decode.text is not None
 
 
-def test_a_key_is_one_only_if_no_value_occurs_twice() -> None:
+def test_key_of_a_draft_is_unique_in_the_sample() -> None:
     doubled = [b'{"id": 1, "n": 1}', b'{"id": 1, "n": 2}']
     assert drafted(*doubled).key is None
     assert drafted(b'{"id": 1}').key is None, "one record says nothing"
@@ -130,9 +126,7 @@ def test_a_key_is_one_only_if_no_value_occurs_twice() -> None:
     assert drafted(b'{"a_id": 1, "b_id": 5}', b'{"a_id": 2, "b_id": 6}', keys=[b"5", b"6"]).key == "b_id"
 
 
-@pytest.mark.parametrize(
-    ("topic", "name"),
-    [("flights", "flights"), ("shop.Orders", "shop_orders"), ("_x-", "x"), ("2026", "t_2026"), ("a" * 99, "a" * 63)],
-)
-def test_a_pipeline_is_called_after_its_topic(topic: str, name: str) -> None:
-    assert name_for(topic) == name
+def test_pipeline_is_named_after_its_topic() -> None:
+    for topic, name in (("flights", "flights"), ("shop.Orders", "shop_orders"), ("_x-", "x"), ("2026", "t_2026")):
+        assert name_for(topic) == name
+    assert name_for("a" * 99) == "a" * 63

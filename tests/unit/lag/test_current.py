@@ -1,4 +1,4 @@
-"""What the ledger says of the runs before."""
+"""Past runs of the ledger, as the lag judges them."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def resets(place: Place) -> None:
     ],
 )
 @pytest.mark.parametrize("on_failed", ["fail", "hold"])
-def test_a_run_that_failed_for_good_is_settled_once_somebody_decided(
+def test_failed_run_is_settled_by_a_decision(
     tmp_path: Path, on_failed: str, code: int, decide: Callable[[Place], object]
 ) -> None:
     place = Place(tmp_path)
@@ -70,7 +70,7 @@ class Silent:
         raise SourceUnreachableError("silent", state="", next_step="")
 
 
-def test_a_pipeline_that_a_dead_run_may_have_set_free_is_not_taken_for_held(tmp_path: Path) -> None:
+def test_pipeline_that_a_dead_retraction_may_have_released_is_not_held(tmp_path: Path) -> None:
     place = Place(tmp_path)
     place.configure(quality={"on_failed": "hold"})
 

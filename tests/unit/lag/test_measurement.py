@@ -1,4 +1,4 @@
-"""Lag, from positions, the broker's answers and the ledger's past."""
+"""Lag from positions, the broker's answers and past runs."""
 
 from __future__ import annotations
 
@@ -16,30 +16,23 @@ from sluice.sources.state import FirstUnread, PartitionState, TopicState
 DENIED = AuthorizationError("no right to DESCRIBE topic 't'", state="untouched", next_step="grant it")
 
 
-# --- records ---------------------------------------------------------------------------------------------------------
-
-
-def test_lag_is_what_can_still_be_read() -> None:
-    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10))])
-    assert [p.records for p in backlog.partitions] == [6, 0]
-    assert [p.status for p in backlog.partitions] == [Status.BACKLOG, Status.OK]
-    assert (backlog.records, backlog.verdict) == (6, Status.BACKLOG)
+def test_lag_counts_records_that_can_still_be_read() -> None:
+    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10), (0, 3))])
+    assert [p.records for p in backlog.partitions] == [6, 0, 3]
+    assert [p.status for p in backlog.partitions] == [Status.BACKLOG, Status.OK, Status.NEW], "an added partition"
+    assert (backlog.records, backlog.verdict) == (9, Status.BACKLOG)
     assert not backlog.needs_a_run
     assert not backlog.incomplete
-
-
-def test_an_emptied_log_is_lost_up_to_its_end() -> None:
     (part,) = at(4, (10, 10)).partitions
-    assert (part.records, part.lost) == (0, 6)
+    assert (part.records, part.lost) == (0, 6), "an emptied log"
+    (part,) = measure("p", {"t": {0: 10}}, [TopicState("t", "id", {0: PartitionState(0, 10, 15)})]).partitions
+    assert (part.records, part.pending, part.status) == (0, 5, Status.OK), "an open transaction"
 
 
-def test_a_pipeline_without_a_topic_that_answers_has_no_number() -> None:
+def test_pipeline_without_an_answer_has_no_number() -> None:
     backlog = measure("p", None, [TopicState("t", "", {}, error=ConfigError("Kafka has no topic 't'"))])
     assert (backlog.records, backlog.age, backlog.verdict) == (None, None, Status.UNKNOWN)
     assert isinstance(backlog.error, ConfigError)
-
-
-# --- the cases that lag tools get wrong -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -51,7 +44,7 @@ def test_a_pipeline_without_a_topic_that_answers_has_no_number() -> None:
         ({"t": {}}, "latest", 7, 3),
     ],
 )
-def test_no_position_is_new_and_counts_from_where_the_next_run_starts(
+def test_pipeline_without_a_position_is_new(
     positions: dict[str, dict[int, int]] | None, starting: Literal["earliest", "latest"], lag: int, lost: int
 ) -> None:
     (part,) = measure("p", positions, [topic((3, 10))], starting).partitions
@@ -59,29 +52,21 @@ def test_no_position_is_new_and_counts_from_where_the_next_run_starts(
     assert part.status is (Status.LOST if lost else Status.NEW)
 
 
-def test_a_topic_with_another_id_was_recreated_and_is_no_zero() -> None:
+def test_recreated_topic_has_no_number() -> None:
     backlog = at(4, (0, 10), known_ids={"t": "another"})
     assert (backlog.verdict, backlog.records, backlog.lost) == (Status.RECREATED, None, None)
     assert backlog.needs_a_run
     assert backlog.worth_a_run
     assert at(4, (0, 10), known_ids={"t": "id"}).verdict is Status.BACKLOG
+    (part,) = (beyond := at(12, (0, 10))).partitions
+    assert (part.records, part.lost, part.beyond) == (None, None, 2), "never negative"
+    assert (part.status, beyond.needs_a_run) == (Status.RECREATED, True)
+    gone = measure("p", {"t": {0: 5, 1: 5}}, [topic((0, 5))])
+    assert [p.status for p in gone.partitions] == [Status.OK, Status.RECREATED]
+    assert (gone.records, gone.needs_a_run) == (0, True)
 
 
-def test_a_position_beyond_the_end_was_recreated_and_never_a_negative_lag() -> None:
-    backlog = at(12, (0, 10))
-    (part,) = backlog.partitions
-    assert (part.records, part.lost, part.beyond) == (None, None, 2)
-    assert (part.status, backlog.needs_a_run) == (Status.RECREATED, True)
-
-
-def test_a_partition_that_is_gone_was_recreated() -> None:
-    backlog = measure("p", {"t": {0: 5, 1: 5}}, [topic((0, 5))])
-    assert [p.status for p in backlog.partitions] == [Status.OK, Status.RECREATED]
-    assert backlog.records == 0
-    assert backlog.needs_a_run
-
-
-def test_what_retention_took_is_lost_and_no_lag_and_calls_for_a_run() -> None:
+def test_records_that_retention_removed_are_lost() -> None:
     backlog = at(4, (7, 10), limits=Limits(1_000_000))
     (part,) = backlog.partitions
     assert (part.records, part.lost, part.beyond) == (3, 3, 0)
@@ -90,37 +75,23 @@ def test_what_retention_took_is_lost_and_no_lag_and_calls_for_a_run() -> None:
     assert backlog.worth_a_run
 
 
-def test_the_share_of_the_retention_time_warns_before_the_loss() -> None:
+def test_share_of_the_retention_time() -> None:
     known: Mapping[str, Any] = {"first_unread": {("t", 0): ago(3600)}, "retention": {"t": timedelta(hours=4)}}
     assert at(4, (0, 10), **known).share == pytest.approx(0.25)
     assert at(4, (0, 10), **known, limits=Limits(None, None, 0.2)).over
     assert not at(4, (0, 10), **known, limits=Limits(None, None, 0.25)).over
+    for retention in ({}, {"t": None}):
+        endless = at(4, (0, 10), first_unread={("t", 0): ago(9e9)}, retention=retention, limits=Limits(None, None, 0.1))
+        assert (endless.share, endless.over) == (None, False)
 
 
-@pytest.mark.parametrize("retention", [{}, {"t": None}])
-def test_a_retention_without_end_has_no_share(retention: Mapping[str, None]) -> None:
-    backlog = at(4, (0, 10), first_unread={("t", 0): ago(9e9)}, retention=retention, limits=Limits(None, None, 0.1))
-    assert (backlog.share, backlog.over) == (None, False)
-
-
-def test_markers_and_gaps_are_offsets_and_not_age() -> None:
+def test_markers_have_no_age() -> None:
     """The end is the query's own, so nothing is left of them after a run; what is left in between has no record."""
     backlog = at(9, (0, 10), first_unread={("t", 0): FirstUnread(None)}, limits=Limits(5, timedelta(seconds=1)))
     assert (backlog.records, backlog.age, backlog.over) == (1, 0.0, False)
 
 
-def test_an_open_transaction_is_told_apart() -> None:
-    state = TopicState("t", "id", {0: PartitionState(0, 10, 15)})
-    (part,) = measure("p", {"t": {0: 10}}, [state]).partitions
-    assert (part.records, part.pending, part.status) == (0, 5, Status.OK)
-
-
-def test_an_added_partition_shows_at_once() -> None:
-    backlog = measure("p", {"t": {0: 10}}, [topic((0, 10), (0, 3))])
-    assert [(p.status, p.records) for p in backlog.partitions] == [(Status.OK, 0), (Status.NEW, 3)]
-
-
-def test_a_partition_without_a_leader_is_unknown_and_the_others_decide() -> None:
+def test_partition_without_a_leader_is_unknown() -> None:
     state = topic((0, 10), errors={1: SourceUnreachableError("t-1 has no leader")})
     backlog = measure("p", {"t": {0: 4, 1: 4}}, [state], limits=Limits(5))
     assert [p.status for p in backlog.partitions] == [Status.BACKLOG, Status.UNKNOWN]
@@ -131,7 +102,7 @@ def test_a_partition_without_a_leader_is_unknown_and_the_others_decide() -> None
     assert not measure("p", {"t": {0: 4, 1: 4}}, [state], limits=Limits(6)).over
 
 
-def test_a_silent_broker_is_unknown_and_neither_zero_nor_over() -> None:
+def test_silent_broker_is_unknown() -> None:
     states = [TopicState("t", "", {}, error=DOWN)]
     backlog = measure("p", {"t": {0: 4, 1: 0}}, states, limits=Limits(0, timedelta(0), 0.1))
     assert [p.status for p in backlog.partitions] == [Status.UNKNOWN] * 2
@@ -140,7 +111,7 @@ def test_a_silent_broker_is_unknown_and_neither_zero_nor_over() -> None:
     assert backlog.error is DOWN
 
 
-def test_a_missing_right_is_auth_names_it_and_outweighs_everything() -> None:
+def test_missing_right_is_auth_and_outweighs_everything() -> None:
     states = [TopicState("t", "", {}, error=DENIED), topic((5, 10), name="u"), TopicState("v", "", {}, error=DOWN)]
     backlog = measure("p", {"t": {0: 1}, "u": {0: 1}, "v": {0: 1}}, states)
     assert [p.status for p in backlog.partitions] == [Status.AUTH, Status.LOST, Status.UNKNOWN]
@@ -148,25 +119,16 @@ def test_a_missing_right_is_auth_names_it_and_outweighs_everything() -> None:
     assert backlog.partitions[0].error == "no right to DESCRIBE topic 't'"
 
 
-def test_records_from_the_future_have_no_negative_age() -> None:
-    assert at(4, (0, 10), first_unread={("t", 0): ago(-3600)}).age == 0.0
-
-
-def test_an_idle_partition_ages_by_the_wall_clock_and_an_empty_one_has_age_zero() -> None:
-    first = {("t", 0): ago(60)}
-    assert at(4, (0, 10), first_unread=first).age == 60.0
-    later = measure("p", {"t": {0: 4}}, [topic((0, 10))], first_unread=first, now=NOW + timedelta(hours=1))
-    assert later.age == 3660.0
-    assert at(10, (0, 10)).age == 0.0
-
-
-# --- seconds ---------------------------------------------------------------------------------------------------------
-
-
-def test_age_is_that_of_the_oldest_first_record() -> None:
+def test_age_is_that_of_the_oldest_first_unread_record() -> None:
     backlog = at(4, (0, 10), (0, 10), first_unread={("t", 0): ago(5), ("t", 1): ago(7)})
-    assert backlog.age == 7.0
-    assert backlog.partitions[0].clock == "CreateTime"
+    assert (backlog.age, backlog.partitions[0].clock) == (7.0, "CreateTime")
+    first = {("t", 0): ago(60)}
+    later = measure("p", {"t": {0: 4}}, [topic((0, 10))], first_unread=first, now=NOW + timedelta(hours=1))
+    assert later.age == 3660.0, "by the wall clock"
+    assert at(10, (0, 10)).age == 0.0
+    assert at(4, (0, 10), first_unread={("t", 0): ago(-3600)}).age == 0.0, "of a record from the future"
+    unknown = at(4, (0, 10), limits=Limits(None, timedelta(0), 0.0))
+    assert (unknown.age, unknown.share, unknown.over) == (None, None, False)
 
 
 @pytest.mark.parametrize(
@@ -180,7 +142,7 @@ def test_age_is_that_of_the_oldest_first_record() -> None:
         (10, 0, None, None),  # nothing waits
     ],
 )
-def test_the_offset_at_the_limit_stands_in_for_a_record_that_may_not_be_read(
+def test_offset_at_the_age_limit_decides_without_the_right_to_read(
     position: int, first: int, offset: int | None, late: bool | None
 ) -> None:
     limits = Limits(None, timedelta(minutes=1))
@@ -188,11 +150,6 @@ def test_the_offset_at_the_limit_stands_in_for_a_record_that_may_not_be_read(
     assert backlog.partitions[0].late is late
     assert backlog.over is bool(late)
     assert backlog.age == (0.0 if late is None else None)
-
-
-def test_an_age_that_is_not_known_is_never_over() -> None:
-    backlog = at(4, (0, 10), limits=Limits(None, timedelta(0), 0.0))
-    assert (backlog.age, backlog.share, backlog.over) == (None, None, False)
 
 
 # --- the pipeline's own cadence --------------------------------------------------------------------------------------
@@ -220,18 +177,17 @@ DONE = PastRun("done", [span(0, 4)], [span(0, 4)])
         ([POISON, PastRun("failed", code=20), POISON, PastRun("failed", code=40), POISON], Status.STUCK),
     ],
 )
-def test_three_runs_that_failed_at_one_position_are_stuck(history: list[PastRun], status: Status) -> None:
+def test_three_failures_at_one_position_are_stuck(history: list[PastRun], status: Status) -> None:
     assert at(4, (0, 10), history=history).verdict is status
 
 
-def test_nothing_is_stuck_where_nothing_waits() -> None:
-    assert at(10, (0, 10), history=[POISON] * 3).verdict is Status.OK
-
-
-def test_stuck_is_of_the_partition_that_stands() -> None:
+def test_stuck_and_growing_are_of_single_partitions() -> None:
     history = [PastRun("failed", [span(4, 10), span(4, 10, 1)], [], 1)] * 3
     backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10))], history=history)
     assert [p.status for p in backlog.partitions] == [Status.STUCK, Status.OK]
+    history = [PastRun("done", [span(0, n), span(0, 50, 1)]) for n in (300, 200, 100)]
+    backlog = at(0, (0, 400), (0, 400), history=history)
+    assert [p.status for p in backlog.partitions] == [Status.GROWING, Status.BACKLOG]
 
 
 def found(*counts: int) -> list[PastRun]:
@@ -255,15 +211,8 @@ def test_runs_that_find_more_each_time_are_growing(history: list[PastRun], limit
     assert at(0, (0, 400), history=history, limits=Limits(limit)).verdict is status
 
 
-def test_growth_is_of_the_partitions_that_grew() -> None:
-    history = [PastRun("done", [span(0, n), span(0, 50, 1)]) for n in (300, 200, 100)]
-    assert [p.status for p in at(0, (0, 400), (0, 400), history=history).partitions] == [
-        Status.GROWING, Status.BACKLOG,
-    ]  # fmt: skip
-
-
-def test_a_day_of_hourly_runs_raises_no_alarm() -> None:
-    """1,000 records an hour, a run each hour, a look each minute: the position stands still in between, as it must."""
+def test_day_of_hourly_runs_raises_no_alarm() -> None:
+    """1,000 records an hour, a run each hour, a look each minute: the position stands still in between."""
     limits = Limits(1500, timedelta(minutes=90))
     history: list[PastRun] = []
     position = 0
@@ -282,38 +231,20 @@ def test_a_day_of_hourly_runs_raises_no_alarm() -> None:
         assert backlog.verdict in (Status.OK, Status.BACKLOG), minute
 
 
-def test_an_idle_hour_raises_no_alarm() -> None:
-    history = [PastRun("done"), PastRun("done"), PastRun("done"), DONE]
-    for minute in range(60):
-        backlog = measure(
-            "p", {"t": {0: 4}}, [topic((0, 4))], history=history, now=NOW + timedelta(minutes=minute),
-            limits=Limits(0, timedelta(minutes=1), 0.01), retention={"t": timedelta(minutes=5)},
-        )  # fmt: skip
-        assert (backlog.verdict, backlog.over, backlog.age, backlog.share) == (Status.OK, False, 0.0, 0.0)
-
-
-def test_a_checkpoint_that_was_taken_back_is_rewound() -> None:
+def test_checkpoint_that_was_taken_back_is_rewound() -> None:
     assert at(4, (0, 10), furthest={"t": {0: 6}}).verdict is Status.REWOUND
     assert at(6, (0, 10), furthest={"t": {0: 6}}).verdict is Status.BACKLOG
-
-
-def test_a_batch_between_the_ledger_and_sparks_commit_is_no_rewinding() -> None:
-    assert at(4, (0, 10), furthest={"t": {0: 6}}, planned={"t": {0: 6}}).verdict is Status.BACKLOG
-
-
-# --- severity --------------------------------------------------------------------------------------------------------
+    assert at(4, (0, 10), furthest={"t": {0: 6}}, planned={"t": {0: 6}}).verdict is Status.BACKLOG, "not committed yet"
 
 
 @pytest.mark.parametrize(
-    ("errors", "told"),
+    ("errors", "shown"),
     [
         ([DOWN, ConfigError("no topic")], ConfigError),
         ([DOWN, ConfigError("no topic"), DENIED], AuthorizationError),
         ([SluiceError("odd"), DOWN], SluiceError),
     ],
 )
-def test_of_several_errors_the_one_is_told_that_waiting_mends_least(
-    errors: list[SluiceError], told: type[SluiceError]
-) -> None:
+def test_error_that_waiting_fixes_least_is_shown(errors: list[SluiceError], shown: type[SluiceError]) -> None:
     states = [TopicState(f"t{n}", "", {}, error=error) for n, error in enumerate(errors)]
-    assert type(measure("p", None, states).error) is told
+    assert type(measure("p", None, states).error) is shown

@@ -1,11 +1,17 @@
-"""The log of an application: what the JVM warns of without need is not in it, all else is, to the end."""
+"""The log of an application that a launcher starts, and its end by signals."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from zipfile import ZipFile
+
+import pyspark
+
+from sluice.shipped import shipped
 
 _START = """
 import sys
@@ -23,7 +29,7 @@ def _started(script: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen([sys.executable, "-c", _START, script], stderr=subprocess.PIPE)
 
 
-def test_a_log_is_without_the_warning_and_otherwise_whole() -> None:
+def test_log_is_whole_without_a_needless_warning() -> None:
     script = f"echo '{_WARNING}' >&2; echo '{_OTHER}'; echo first; "
     script += f"printf '\\377 no text\\n' >&2; echo 'the {_WARNING}'; exit 3"
     child = _started(script)
@@ -32,8 +38,8 @@ def test_a_log_is_without_the_warning_and_otherwise_whole() -> None:
     assert log.splitlines() == [b"first", b"\xff no text", f"the {_WARNING}".encode()]
 
 
-def test_the_last_words_after_ctrl_c_are_there() -> None:
-    """Of what an application says when it was ended, Sluice's own lines; threads of a JVM end with a trace."""
+def test_log_has_the_last_lines_after_ctrl_c() -> None:
+    """Only Sluice's own lines; threads of a JVM end with a trace."""
     trap = "echo Exception in thread; echo 12:00:00 sluice: last words; echo at java.lang; exit 1"
     child = _started(f"trap '{trap}' TERM; echo ready; while :; do sleep 0.1; done")
     assert child.stderr is not None
@@ -44,7 +50,7 @@ def test_the_last_words_after_ctrl_c_are_there() -> None:
     assert log == b"12:00:00 sluice: last words\n"
 
 
-def test_ctrl_c_while_an_application_is_being_started_ends_it(tmp_path: Path) -> None:
+def test_ctrl_c_during_the_start_ends_the_application(tmp_path: Path) -> None:
     ended = tmp_path / "ended"
     early = """
 import os, signal, subprocess, sluice.launch.launcher as launcher
@@ -68,7 +74,7 @@ launcher.subprocess.Popen = Early
     assert ended.exists()
 
 
-def test_an_application_outlives_the_one_that_started_it(tmp_path: Path) -> None:
+def test_application_outlives_its_launcher(tmp_path: Path) -> None:
     go = tmp_path / "go"
     child = _started(f"echo ready; until [ -e {go} ]; do sleep 0.05; done; echo more")
     assert child.stderr is not None
@@ -77,3 +83,16 @@ def test_an_application_outlives_the_one_that_started_it(tmp_path: Path) -> None
     child.wait()
     go.touch()
     assert child.stderr.read() == b"more\n"
+
+
+def test_silenced_loggers_are_classes_of_spark() -> None:
+    """A class that Spark has moved would be logged again."""
+    settings = Path(shipped("include/spark-log4j2.properties")).read_text()
+    names = set(re.findall(r"^logger\.\w+\.name = (org\.apache\.spark\.(?!sql\.kafka010)\S+)$", settings, re.MULTILINE))
+    assert len(names) > 3
+    wanted = {f"{name.replace('.', '/')}{end}" for name in names for end in (".class", "$.class")}
+    found = set[str]()
+    for jar in (Path(pyspark.__file__).parent / "jars").glob("spark-*.jar"):
+        with ZipFile(jar) as file:
+            found |= wanted & set(file.namelist())
+    assert {re.sub(r"\$?\.class$", "", name).replace("/", ".") for name in found} == names

@@ -1,4 +1,4 @@
-"""The spark-submit: what it is told, that no secret is shown, and that a cut class-data archive is not used."""
+"""The spark-submit: its command line and environment, secrets, masters, and the class-data archive."""
 
 from __future__ import annotations
 
@@ -43,17 +43,24 @@ def _options(master: str = "local[2]") -> str:
     return validate_sink(load("flights"), "r", spark=Connection("s", "spark", master)).java_options
 
 
-def test_a_whole_archive_is_used_whoever_the_master_is(archive: Path) -> None:
+def test_class_data_archive_is_used_when_it_is_whole(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert is_whole(archive)
-    assert f"-XX:SharedArchiveFile={archive}" in _options()
-    assert f"-XX:SharedArchiveFile={archive}" in _options("spark://host:7077")  # the driver runs here all the same
-
-
-def test_a_cut_or_absent_archive_is_not_used(archive: Path) -> None:
+    for master in ("local[2]", "spark://host:7077"):  # the driver runs here all the same
+        assert f"-XX:SharedArchiveFile={archive}" in _options(master)
     archive.write_bytes(b"x" * 99)
     assert "SharedArchiveFile" not in _options()
     archive.unlink()
     assert "SharedArchiveFile" not in _options()
+    named = tmp_path / "image" / "other.jsa"  # an image may bring one
+    monkeypatch.setenv("SLUICE_JVM_ARCHIVE", str(named))
+    assert archive_file(Home.from_env()) == named
+    assert "SharedArchiveFile" not in _options()
+    named.parent.mkdir()
+    named.write_bytes(b"x")
+    named.with_suffix(".stamp").write_text(archive_stamp(named))
+    assert f"-XX:SharedArchiveFile={named}" in _options()
 
 
 @pytest.fixture
@@ -79,18 +86,15 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Pat
     )
 
 
-def test_secrets_go_to_the_environment_and_nowhere_else(submit: SparkSubmit) -> None:
+def test_secrets_locale_and_zone_are_in_the_environment_alone(submit: SparkSubmit) -> None:
     assert SECRET not in " ".join(submit.argv())
     assert SECRET not in repr(submit)
     assert SECRET in submit.env["AIRFLOW_CONN_KAFKA_DEFAULT"]
     assert SECRET in submit.env["SLUICE_LEDGER_URL"]
-
-
-def test_locale_and_zone_are_the_same_wherever_it_starts(submit: SparkSubmit) -> None:
     assert (submit.env["LC_ALL"], submit.env["TZ"]) == ("C.UTF-8", "UTC")
 
 
-def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jars: list[Path]) -> None:
+def test_command_line_has_the_request(submit: SparkSubmit, spark_jars: list[Path], tmp_path: Path) -> None:
     argv = submit.argv()
     assert argv[argv.index("--master") + 1] == "local[2]"
     jars = [str(jar.resolve()) for jar in spark_jars]
@@ -102,22 +106,14 @@ def test_the_command_line_says_all_that_was_asked(submit: SparkSubmit, spark_jar
         "--run", "scheduled__2013-01-01T00:00:00+00:00", "--recovery", "replay", "--max-records-per-batch", "7",
         "--start", "2013-01-01T00:00:00Z", "--end", "2013-01-02T00:00:00Z", "--no-validate",
     ]  # fmt: skip
-
-
-def test_executors_elsewhere_are_sent_the_jars(submit: SparkSubmit, tmp_path: Path) -> None:
-    cluster = Connection("spark_default", "spark", host="spark://m", port=7077)
-    argv = bounded_run(load(tmp_path / "p.yaml"), RunRequest("r"), spark=cluster, kafka=connection(SASL)).argv()
-    assert [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")] == [
-        jar.file_name for jar in locked("spark")
-    ]
-    assert [a for a in argv if a.startswith("spark.driver.extraClassPath=")]  # the driver has them at hand
-
-
-def test_judging_again_needs_no_kafka(submit: SparkSubmit, tmp_path: Path) -> None:
-    again = validate_sink(load(tmp_path / "p.yaml"), "r", spark=Connection("spark_default", "spark", host="local[2]"))
-    assert again.application.name == "validate_sink.py"
-    assert again.application.is_file()
-    assert "AIRFLOW_CONN_KAFKA_DEFAULT" not in again.env
+    spec, cluster = load(tmp_path / "p.yaml"), Connection("spark_default", "spark", host="spark://m", port=7077)
+    argv = bounded_run(spec, RunRequest("r"), spark=cluster, kafka=connection(SASL)).argv()
+    sent = [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")]
+    assert sent == [jar.file_name for jar in locked("spark")], "executors elsewhere need them"
+    assert [a for a in argv if a.startswith("spark.driver.extraClassPath=")], "the driver has them at hand"
+    again = validate_sink(spec, "r", spark=Connection("spark_default", "spark", host="local[2]"))
+    assert (again.application.name, again.application.is_file()) == ("validate_sink.py", True)
+    assert "AIRFLOW_CONN_KAFKA_DEFAULT" not in again.env, "judging needs no Kafka"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +123,7 @@ def test_judging_again_needs_no_kafka(submit: SparkSubmit, tmp_path: Path) -> No
         ("spark://m:1", 2, "spark://m:1"), ("yarn", None, "yarn"), ("k8s://https://h:1", None, "k8s://https://h:1"),
     ],
 )  # fmt: skip
-def test_masters(host: str, port: int | None, master: str) -> None:
+def test_master_of_a_connection(host: str, port: int | None, master: str) -> None:
     assert spark_master(Connection("s", "spark", host=host, port=port)) == master
 
 
@@ -136,44 +132,27 @@ def test_masters(host: str, port: int | None, master: str) -> None:
     [
         Connection("s", "kafka", host="local"), Connection("s", "spark"), Connection("s", "spark", host="spark://m"),
         Connection("s", "spark", host="m", port=7077),
+        Connection("s", "spark", host="spark://m", port=7077, extra={"deploy-mode": "cluster"}),
     ],
+    ids=["kafka", "no host", "no port", "no scheme", "cluster mode"],
 )  # fmt: skip
-def test_what_is_no_spark_connection_is_never_taken_for_yarn(wrong: Connection) -> None:
-    with pytest.raises(ConfigError, match="is not a Spark connection"):
+def test_connection_that_names_no_master_is_refused(wrong: Connection) -> None:
+    with pytest.raises(ConfigError, match=r"Spark connection|deploy-mode"):
         spark_master(wrong)
-
-
-def test_cluster_mode_is_refused() -> None:
-    with pytest.raises(ConfigError, match="deploy-mode 'cluster'"):
-        spark_master(Connection("s", "spark", host="spark://m", port=7077, extra={"deploy-mode": "cluster"}))
-
-
-def test_an_image_may_bring_one(archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    named = tmp_path / "image" / "other.jsa"
-    monkeypatch.setenv("SLUICE_JVM_ARCHIVE", str(named))
-    assert archive_file(Home.from_env()) == named
-    assert "SharedArchiveFile" not in _options()
-    named.parent.mkdir()
-    named.write_bytes(b"x")
-    named.with_suffix(".stamp").write_text(archive_stamp(named))
-    assert f"-XX:SharedArchiveFile={named}" in _options()
 
 
 @pytest.mark.parametrize(
     ("keys", "engine", "waiting", "master", "compiles"),
     [
         ("", None, None, "local[2]", False),
-        ("", None, 10_000_000, "local[2]", False),
         ("", "spark", 10_000_000, "local[2]", True),
-        ("", "spark", 1_000, "local[2]", False),
         ("", "arrow", 10_000_000, "spark://host:7077", True),  # the records are elsewhere
         (", transform: {sql: SELECT value FROM source}", None, 10_000_000, "local[2]", True),
-        (", transform: {sql: SELECT value FROM source}", "arrow", 10_000_000, "local[2]", False),
         (", engine: spark", "arrow", 10_000_000, "local[2]", True),
         (", spark: {conf: {spark.driver.defaultJavaOptions: -XX:TieredStopAtLevel=4}}", None, 5, "local[2]", True),
     ],
 )
-def test_the_optimizing_compiler_waits_where_python_does_the_work(
+def test_optimizing_compiler_is_off_where_python_does_the_work(
     archive: Path, tmp_path: Path, keys: str, engine: str | None, waiting: int | None, master: str, compiles: bool
 ) -> None:
     file = tmp_path / "p.yaml"
@@ -195,7 +174,7 @@ def test_the_optimizing_compiler_waits_where_python_does_the_work(
         ({"spark.pyspark.python": "/opt/other/bin/python"}, "local[2]", None),
     ],
 )
-def test_workers_are_forked_by_a_daemon_that_their_python_has(
+def test_python_workers_are_forked_by_an_available_daemon(
     conf: dict[str, str], master: str, daemon: str | None
 ) -> None:
     submitted = validate_sink(

@@ -1,9 +1,11 @@
-"""Events of a pipeline as a driver writes them."""
+"""Ledgers, and events of a pipeline as a driver writes them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import sqlalchemy as sa
 
 from sluice.ledger import Lease, Ledger, schema
@@ -11,9 +13,23 @@ from sluice.ledger.store import open_engine
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 
 
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def ledger(sqlite_url: str) -> Ledger:
+    """An empty ledger in SQLite, for what does not depend on the database."""
+    return Ledger.open(sqlite_url)
+
+
+def span(start: int, end: int, partition: int = 0) -> OffsetRange:
+    return OffsetRange("t", partition, start, end)
+
+
 def split(start: int, end: int, partition: int = 0, **parts: int) -> RangeAccount:
-    counts = Counts(**(parts or {"written": end - start}))
-    return RangeAccount(OffsetRange("t", partition, start, end), counts)
+    return RangeAccount(span(start, end, partition), Counts(**(parts or {"written": end - start})))
 
 
 def plan(ledger: Ledger, lease: Lease, *ranges: OffsetRange, ids: dict[str, str] | None = None) -> None:
@@ -39,8 +55,6 @@ NASTY = "a\0b\ud800c\udcffd"
 
 def played(ledger: Ledger, run: str, reason: str | None = None) -> None:
     with ledger.acquire("p", run) as lease:
-        ledger.run_planned(
-            lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}, reason=reason,
-        )  # fmt: skip
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}, reason=reason)
         ledger.degraded(lease, f"a note {NASTY}")
         ledger.run_closed(lease, state="failed", error={"what": NASTY, "frames": [NASTY, (NASTY,)]})

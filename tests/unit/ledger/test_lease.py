@@ -1,4 +1,4 @@
-"""Who may write a pipeline."""
+"""One driver at a time writes a pipeline: leases, their holders, and fences."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 
 import pytest
 
@@ -28,111 +27,81 @@ sys.stdin.read()
 """
 
 
-def driver(url: str) -> subprocess.Popen[str]:
-    """Start another process that takes the lease and keeps it."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", DRIVER, url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "1\n"
-    return process
+def _row(url: str) -> dict[str, object]:
+    with open_engine(url).connect() as connection:
+        return dict(connection.execute(schema.lease.select()).mappings().one())
 
 
-def test_a_held_lease_names_its_holder(ledger_url: str) -> None:
+def _expire(url: str) -> None:
+    with open_engine(url).begin() as connection:
+        connection.execute(schema.lease.update().values(expires=0.0))
+
+
+def test_lease_is_held_for_one_pipeline_until_it_is_given_back(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "mine"), pytest.raises(LeaseHeldError) as caught:
-        ledger.acquire("p", "yours")
-    assert "run 'mine'" in caught.value.what
-    assert "process" in caught.value.what
-    assert caught.value.state == "nothing was read or written"
-
-
-def test_a_lease_is_of_one_pipeline(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "r"), ledger.acquire("q", "r"):
-        pass
-
-
-def test_a_lease_that_was_given_back_can_be_taken_with_a_higher_token(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "a") as first:
-        pass
+    assert ledger.running("p") is None
+    with ledger.acquire("p", "mine") as first, ledger.acquire("q", "r"):
+        assert (ledger.running("p"), ledger.running("other")) == ("mine", None)
+        assert Lease.holders(ledger._engine, "p", now=lambda: time.time() + TTL + 1) == {}
+        with pytest.raises(LeaseHeldError, match=r"run 'mine', process \d+") as caught:
+            ledger.acquire("p", "yours")
+        assert caught.value.state == "nothing was read or written"
+    assert ledger.running("p") is None
     with ledger.acquire("p", "b") as second:
         assert second.token > first.token
 
 
-def test_who_writes_now_can_be_asked_without_taking_the_lease(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    assert ledger.running("p") is None
-    with ledger.acquire("p", "mine"):
-        assert ledger.running("p") == "mine"
-        assert ledger.running("q") is None
-        assert Lease.holders(ledger._engine, "p", now=lambda: time.time() + TTL + 1) == {}
-    assert ledger.running("p") is None
-
-
-def test_a_dead_driver_writes_nothing(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    process = driver(ledger_url)
-    assert ledger.running("p") == "theirs"
-    process.kill()
-    process.wait()
-    assert ledger.running("p") is None
-
-
-def test_a_killed_driver_of_this_machine_is_succeeded_at_once_and_a_living_one_is_not(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with driver(ledger_url) as other:
-        try:
-            with pytest.raises(LeaseHeldError, match=f"run 'theirs', process {other.pid}"):
-                ledger.acquire("p", "mine")
-            other.send_signal(signal.SIGSTOP)
-            with pytest.raises(LeaseHeldError):  # frozen is not dead
-                ledger.acquire("p", "mine")
-        finally:
-            other.kill()
-        other.wait()
-        assert ledger.acquire("p", "mine").token == 2
-
-
-def test_a_dead_driver_that_nobody_buried_is_dead(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with driver(ledger_url) as other:
-        other.kill()
+def test_killed_driver_is_succeeded_at_once_and_a_frozen_one_is_not(ledger: Ledger, sqlite_url: str) -> None:
+    """Also one that its parent has not waited for: a zombie."""
+    with subprocess.Popen(
+        [sys.executable, "-c", DRIVER, sqlite_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
         assert other.stdout is not None
-        assert other.stdout.read() == ""  # its end of the pipe is closed: it is a zombie now, or will be right away
-        holder = Holder(**_row(ledger_url)["holder"])
+        assert other.stdout.readline() == "1\n"
+        assert ledger.running("p") == "theirs"
+        other.send_signal(signal.SIGSTOP)
+        with pytest.raises(LeaseHeldError, match=f"run 'theirs', process {other.pid}"):
+            ledger.acquire("p", "mine")
+        other.kill()
+        holder = Holder(**_row(sqlite_url)["holder"])  # type: ignore[arg-type]
         while not holder.is_dead():
             assert other.returncode is None
+        assert ledger.running("p") is None
         assert ledger.acquire("p", "mine").token == 2
 
 
-def test_another_process_under_a_recycled_id_does_not_keep_the_lease(ledger_url: str) -> None:
+def test_process_id_of_another_process_host_boot_or_namespace_says_nothing() -> None:
+    """Two containers of one machine may have the same host name, and count processes each for itself."""
     me = Holder.me("r")
     assert not me.is_dead()
-    assert Holder(me.run, me.host, me.boot, me.pid, "1").is_dead()
-    assert not Holder(me.run, "elsewhere", me.boot, me.pid, "1").is_dead()
-    assert not Holder(me.run, me.host, "another boot", me.pid, "1").is_dead()
+    recycled = replace(me, started="1")
+    assert recycled.is_dead()
+    assert not replace(recycled, host="elsewhere").is_dead()
+    assert not replace(recycled, boot="another boot").is_dead()
+    namespace = os.readlink("/proc/self/ns/pid")
+    assert namespace in me.boot
+    assert not replace(recycled, boot=me.boot.replace(namespace, "pid:[1]")).is_dead()
 
 
-def test_the_lease_of_a_driver_elsewhere_ends_with_its_time(ledger_url: str) -> None:
+def test_lease_of_a_driver_elsewhere_ends_with_its_time(ledger_url: str) -> None:
     ledger, engine = Ledger.open(ledger_url), open_engine(ledger_url)
     with ledger.acquire("p", "a"):
-        elsewhere = {**_row(ledger_url)["holder"], "host": "elsewhere"}
+        elsewhere = {**_row(ledger_url)["holder"], "host": "elsewhere"}  # type: ignore[dict-item]
         with engine.begin() as connection:
             connection.execute(schema.lease.update().values(holder=elsewhere))
         now = time.time()
-        with pytest.raises(LeaseHeldError, match="on elsewhere"):
+        with pytest.raises(LeaseHeldError, match="elsewhere"):
             Lease.acquire(engine, "p", "b", now=lambda: now + TTL / 2)
         assert Lease.acquire(engine, "p", "b", now=lambda: now + TTL + 1).token == 2
 
 
-def test_a_fenced_driver_leaves_no_trace(ledger_url: str) -> None:
+def test_fenced_driver_writes_nothing(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     fenced = ledger.acquire("p", "old")
     _expire(ledger_url)
+    fenced.verify()  # expired, and not taken by another driver
     heir = ledger.acquire("p", "new")
-    with pytest.raises(LeaseHeldError, match=r"fenced.*run 'new'"):
+    with pytest.raises(LeaseHeldError, match="'new'"):
         fenced.verify()
     for write in (
         lambda: ledger.run_planned(fenced, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}),
@@ -144,22 +113,14 @@ def test_a_fenced_driver_leaves_no_trace(ledger_url: str) -> None:
         with pytest.raises(LeaseHeldError):
             write()
     assert ledger.events("p") == []
-    fenced.release()  # what it gives back is not its heir's
+    fenced.release()  # gives nothing of its heir's back
     heir.verify()
     with pytest.raises(LeaseHeldError):
         ledger.acquire("p", "third")
 
 
-def test_an_expired_lease_that_nobody_took_is_still_ours(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    lease = ledger.acquire("p", "r")
-    _expire(ledger_url)
-    lease.verify()
-    ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-
-
 @pytest.mark.parametrize("existing", [False, True], ids=["first of all", "after others"])
-def test_of_several_drivers_at_once_one_gets_the_lease(ledger_url: str, existing: bool) -> None:
+def test_one_of_several_drivers_gets_the_lease(ledger_url: str, existing: bool) -> None:
     ledgers = [Ledger.open(ledger_url) for _ in range(4)]
     for round_ in range(5):
         pipeline = f"p{round_}"
@@ -186,35 +147,14 @@ def test_of_several_drivers_at_once_one_gets_the_lease(ledger_url: str, existing
         won[0].verify()
 
 
-def _row(url: str) -> dict[str, object]:
-    with open_engine(url).connect() as connection:
-        return dict(connection.execute(schema.lease.select()).mappings().one())
-
-
-def _expire(url: str) -> None:
-    with open_engine(url).begin() as connection:
-        connection.execute(schema.lease.update().values(expires=0.0))
-
-
-def test_a_ledger_that_is_gone_does_not_hide_why_a_run_failed(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-
+def test_lost_ledger_does_not_hide_why_a_run_failed(ledger: Ledger, sqlite_url: str) -> None:
     def fail() -> None:
-        with open_engine(ledger_url).begin() as connection:
+        with open_engine(sqlite_url).begin() as connection:
             schema.lease.drop(connection)
         raise ValueError("the real reason")
 
     with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):
         fail()
-
-
-def test_process_ids_of_another_namespace_say_nothing() -> None:
-    """Two containers of one machine may have the same host name, and count processes each for itself."""
-    theirs = replace(Holder.me("r"), started="another process of this id")
-    assert theirs.is_dead()
-    namespace = os.readlink("/proc/self/ns/pid")
-    assert namespace in theirs.boot
-    assert not replace(theirs, boot=theirs.boot.replace(namespace, "pid:[1]")).is_dead()
 
 
 def _held_by(ledger: Ledger, holder: Holder) -> None:
@@ -223,11 +163,10 @@ def _held_by(ledger: Ledger, holder: Holder) -> None:
 
 
 @pytest.mark.parametrize("network", ["nfs4", None])
-def test_two_machines_do_not_write_one_file_at_the_same_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, network: str | None
+def test_two_machines_do_not_write_one_sqlite_file_on_a_network(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, network: str | None
 ) -> None:
     monkeypatch.setattr("sluice.ledger.lease.network_of", lambda _: network)
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     with ledger.acquire("other", "r"):
         pass
     elsewhere = replace(Holder.me("theirs"), host="elsewhere", boot="another")
@@ -235,7 +174,7 @@ def test_two_machines_do_not_write_one_file_at_the_same_time(
     if network is None:  # a container of this machine, say, before it was recreated
         with ledger.acquire("p", "mine"):
             return
-    with pytest.raises(ConfigError, match="elsewhere writes it now") as caught:
+    with pytest.raises(ConfigError, match="elsewhere") as caught:
         ledger.acquire("p", "mine")
     assert "PostgreSQL" in caught.value.next_step
     _held_by(ledger, replace(elsewhere, host=socket.gethostname()))

@@ -13,7 +13,7 @@ from sluice.recovery import Route
 from sluice.text import LONGEST_RUN, run_of_interval
 
 
-def test_events_tell_the_story_and_the_tables_follow(ledger_url: str) -> None:
+def test_run_is_recorded_as_events_and_in_tables(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "r1") as lease:
         plan(ledger, lease, OffsetRange("t", 0, 0, 10))
@@ -42,111 +42,30 @@ def test_events_tell_the_story_and_the_tables_follow(ledger_url: str) -> None:
     assert audit(ledger, "p").balanced
 
 
-def test_a_run_that_begins_again_is_another_attempt_of_the_same_run(ledger_url: str) -> None:
+def test_text_that_no_database_stores_is_escaped(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "r1") as lease:
-        plan(ledger, lease)
-        ledger.run_closed(lease, state="failed", error={"what": "broken"})
-    first = ledger.run("p", "r1")
-    with ledger.acquire("p", "r1") as lease:
-        plan(ledger, lease, ids={"t": "id-2"})
-    again = ledger.run("p", "r1")
-    assert (first.state, first.error, first.attempts) == ("failed", {"what": "broken"}, 1)
-    assert (again.state, again.error, again.closed_at, again.attempts) == ("open", None, None, 2)
-    assert (again.opened_at, again.sequence) == (first.opened_at, first.sequence)
-    assert ledger.topic_ids("p") == {"t": "id-2"}
-
-
-def test_what_was_known_of_topics_is_that_of_the_last_plan_whatever_run_it_was(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    for run, ids in (("a", {}), ("b", {}), ("a", {"t": "id-1"})):
-        with ledger.acquire("p", run) as lease:
-            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids=ids)
-    assert ledger.topic_ids("p") == {"t": "id-1"}
-
-
-def test_a_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "a") as lease:
-        plan(ledger, lease)
-        ledger.batch_started(lease, epoch=1, batch=0, ranges=[])
-    with ledger.acquire("p", "b") as lease:
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4)], run_id="a")
-        ledger.run_closed(lease, state="abandoned", run_id="a")
-        plan(ledger, lease)
-    assert ledger.account("p", "a")["written"] == 4
-    assert ledger.account("p", "b")["written"] == 0
-    assert ledger.unjudged("p", "live") == ["a"]
-    ledger.judged(None, "p", "a", verdict="passed", judgement={})
-    assert ledger.unjudged("p", "live") == []
-    with ledger.acquire("p", "c") as lease:  # a driver had died once more
-        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(4, 8)], run_id="a")
-    assert ledger.unjudged("p", "live") == ["a"], "that batch was not judged with the others"
-
-
-def test_what_an_interval_wrote_is_not_judged_with_a_live_run(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    for run, kind, epoch in (("i", "interval", -1), ("live", "live", 1)):
-        with ledger.acquire("p", run) as lease:
-            ledger.run_planned(lease, kind=kind, recovery="replay", epoch=epoch, ranges=[], topic_ids={})
-            ledger.batch_committed(lease, epoch=epoch, batch=0, accounts=[split(0, 4)])
-            ledger.run_closed(lease, state="abandoned")
-    assert (ledger.unjudged("p", "live"), ledger.unjudged("p", "interval")) == (["live"], ["i"])
-
-
-def test_a_run_that_only_let_out_what_was_kept_is_judged_too(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    moved = {"late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}
-    for run, rows in (("nothing", 0), ("windows", 4)):
-        with ledger.acquire("p", run) as lease:
-            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-            ledger.batch_committed(lease, epoch=1, batch=rows, accounts=[], windows={**moved, "rows": rows})
-            ledger.run_closed(lease, state="abandoned")
-    assert ledger.unjudged("p", "live") == ["windows"]
-
-
-def test_the_newest_epoch_counts_and_may_change_its_route(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "r") as lease:
-        ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
-        assert ledger.epoch("p") == Epoch(1, Route.LOG, None)
-        ledger.epoch_opened(lease, epoch=2, route=Route.DIRECT, positions={"t": {0: 5, 10: 7}})
-        ledger.epoch_opened(lease, epoch=1, route=Route.DIRECT, positions=None)
-    assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
-
-
-def test_text_that_no_database_stores_is_stored_with_escapes(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    played(ledger, "r", NASTY)
+    longest = "ü" * LONGEST_RUN
+    for run in ("r", longest, run_of_interval(longest)):
+        played(ledger, run, NASTY)
     row = ledger.run("p", "r")
     assert row is not None
-    told = r"a\x00b\ud800c\udcffd"
-    assert (row.reason, row.error) == (told, {"what": told, "frames": [told, [told]]})
-    assert row.notes == [f"a note {told}"]
+    escaped = r"a\x00b\ud800c\udcffd"
+    assert (row.reason, row.error) == (escaped, {"what": escaped, "frames": [escaped, [escaped]]})
+    assert row.notes == [f"a note {escaped}"]
     ledger.rebuild()
     assert ledger.run("p", "r") == row
+    assert {row.run for row in ledger.runs("p")} == {"r", longest, run_of_interval(longest)}
 
 
 @pytest.mark.parametrize("run", ["", "r" * 251, "a\0b", "a\ud800", "a\nb"])
-def test_an_id_that_cannot_be_one_is_refused_before_anything_is_written(ledger_url: str, run: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with pytest.raises(ConfigError, match="the run id") as caught:
+def test_run_id_that_cannot_be_stored_is_refused(ledger: Ledger, run: str) -> None:
+    with pytest.raises(ConfigError, match="run id") as caught:
         ledger.acquire("p", run)
     str(caught.value).encode()
     assert ledger.events("p") == []
 
 
-def test_the_longest_id_is_one_like_any_other_and_so_is_its_intervals(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    longest = "ü" * LONGEST_RUN
-    of_interval = run_of_interval(longest)
-    for run in (longest, of_interval):
-        played(ledger, run)
-    assert {row.run for row in ledger.runs("p")} == {longest, of_interval}
-
-
-def test_columns_that_a_commit_added_are_told_of_the_run_that_wrote_it(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_added_columns_are_noted_with_the_run_that_wrote_them(ledger: Ledger) -> None:
     tax, city = {"column": "tax", "type": "bigint"}, {"column": "at.city", "type": "string"}
     with ledger.acquire("p", "dead") as lease:
         plan(ledger, lease)
@@ -163,8 +82,7 @@ def test_columns_that_a_commit_added_are_told_of_the_run_that_wrote_it(ledger_ur
     assert ledger.evolved("p", ["heir"]) == ledger.evolved("p", []) == ledger.evolved("q", ["dead"]) == []
 
 
-def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_windows_of_a_batch_count_once(ledger: Ledger) -> None:
     moved = {"rows": 3, "late": [["t", 0, 0, 6, 2]], "partly_late": 1, "latest": 700, "late_by": 100, "closed_to": 500}
     closing = {"rows": 4, "late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}
     with ledger.acquire("p", "r1") as lease:
@@ -187,8 +105,8 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
             )
     again = {"rows": 4, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 900, "replaced": 3}
     assert ledger.windows("p", "r3") == again
-    told = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
-    assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == told
+    wanted = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
+    assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == wanted
     assert ledger.windows("p", "r2") == {}
     assert (ledger.latest_event_time("p", 1), ledger.latest_event_time("p", 2)) == (700, None)
     assert [ledger.latest_before("p", epoch, since=since) for epoch, since in ((1, 1), (2, 1), (3, 2))] == [
@@ -223,8 +141,7 @@ def test_what_a_run_did_to_windows_is_told_once_for_each_batch(ledger_url: str) 
     assert audit(ledger, "p").balanced
 
 
-def test_what_dedupe_dropped_is_told_once_for_each_batch(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_dedupe_of_a_batch_counts_once(ledger: Ledger) -> None:
     dropped = {"duplicates": [["t", 0, 0, 5, 2], ["t", 1, 0, 5, 1]], "late": [], "late_by": 0}
     late = {"duplicates": [], "late": [["t", 0, 5, 9, 3]], "late_by": 1000}
     nothing = {"duplicates": [], "late": [], "late_by": 2000}
@@ -234,7 +151,7 @@ def test_what_dedupe_dropped_is_told_once_for_each_batch(ledger_url: str) -> Non
         ledger.batch_committed(lease, epoch=1, batch=1, accounts=[], dedupe=late)
         ledger.batch_committed(lease, epoch=1, batch=2, accounts=[], dedupe=nothing)
     assert list(ledger.partition_times("p", 1)) == []
-    with ledger.acquire("p", "r2") as lease:  # which event times it read is told also of a batch that dropped nothing
+    with ledger.acquire("p", "r2") as lease:  # event times of a batch that dropped nothing
         partitions = {"partitions": {"at": 7, "latest": [["t", 0, 500]]}}
         ledger.batch_committed(lease, epoch=1, batch=3, accounts=[], dedupe={**nothing, **partitions})
         ledger.batch_committed(lease, epoch=2, batch=0, accounts=[], dedupe={**nothing, **partitions})
@@ -244,12 +161,72 @@ def test_what_dedupe_dropped_is_told_once_for_each_batch(ledger_url: str) -> Non
     assert ledger.dedupe("p", "r2") == {}
 
 
-def test_what_processed_the_records_of_the_newest_run_that_had_some(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_second_attempt_of_a_run_and_its_newest_plan(ledger: Ledger) -> None:
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease)
+        ledger.run_closed(lease, state="failed", error={"what": "broken"})
+    first = ledger.run("p", "r1")
+    with ledger.acquire("p", "b") as lease:
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    with ledger.acquire("p", "r1") as lease:
+        plan(ledger, lease, ids={"t": "id-2"})
+    again = ledger.run("p", "r1")
+    assert first is not None
+    assert again is not None
+    assert (first.state, first.error, first.attempts) == ("failed", {"what": "broken"}, 1)
+    assert (again.state, again.error, again.closed_at, again.attempts) == ("open", None, None, 2)
+    assert (again.opened_at, again.sequence) == (first.opened_at, first.sequence)
+    assert ledger.topic_ids("p") == {"t": "id-2"}, "of the newest run that saw some"
+
+
+def test_reconciled_batch_belongs_to_the_run_that_wrote_it(ledger: Ledger) -> None:
+    with ledger.acquire("p", "a") as lease:
+        plan(ledger, lease)
+        ledger.batch_started(lease, epoch=1, batch=0, ranges=[])
+    with ledger.acquire("p", "b") as lease:
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4)], run_id="a")
+        ledger.run_closed(lease, state="abandoned", run_id="a")
+        plan(ledger, lease)
+    assert ledger.account("p", "a")["written"] == 4
+    assert ledger.account("p", "b")["written"] == 0
+    assert ledger.unjudged("p", "live") == ["a"]
+    ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    assert ledger.unjudged("p", "live") == []
+    with ledger.acquire("p", "c") as lease:  # a driver had died once more
+        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(4, 8)], run_id="a")
+    assert ledger.unjudged("p", "live") == ["a"], "that batch was not judged with the others"
+
+
+def test_runs_that_wrote_rows_wait_for_a_verdict(ledger: Ledger) -> None:
+    """By their kind; also if they failed behind their rows, or only closed windows."""
+    closing = {"late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}
+    rows = [split(0, 4)]
+    for number, (run, kind, epoch, accounts, windows) in enumerate([
+        ("interval", "interval", -1, rows, None),
+        ("live", "live", 1, rows, None),
+        ("closed nothing", "live", 1, [], {**closing, "rows": 0}),
+        ("closed windows", "live", 1, [], {**closing, "rows": 4}),
+        ("no batch", "live", 1, None, None),
+    ]):  # fmt: skip
+        with ledger.acquire("p", run) as lease:
+            ledger.run_planned(lease, kind=kind, recovery="replay", epoch=epoch, ranges=[], topic_ids={})
+            if accounts is not None:
+                ledger.batch_committed(lease, epoch=epoch, batch=number, accounts=accounts, windows=windows)
+            ledger.run_closed(lease, state="failed", error={"exit_code": 20})
+    assert ledger.unjudged("p", "live") == ["live", "closed windows"]
+    assert ledger.unjudged("p", "interval") == ["interval"]
+
+
+def test_newest_epoch_and_newest_engine_count(ledger: Ledger) -> None:
     assert ledger.engine("p") is None
-    for run, engine in (("a", "arrow"), ("b", "spark"), ("c", None)):
+    with ledger.acquire("p", "r") as lease:
+        ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
+        assert ledger.epoch("p") == Epoch(1, Route.LOG, None)
+        ledger.epoch_opened(lease, epoch=2, route=Route.DIRECT, positions={"t": {0: 5, 10: 7}})
+        ledger.epoch_opened(lease, epoch=1, route=Route.DIRECT, positions=None)
+    assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
+    for run, engine in (("a", "arrow"), ("b", "spark"), ("c", None)):  # the last had no records
         with ledger.acquire("p", run) as lease:
             plan(ledger, lease, OffsetRange("t", 0, 0, 10))
             ledger.run_closed(lease, state="done", engine=engine)
-    assert ledger.engine("p") == "spark"
-    assert ledger.engine("other") is None
+    assert (ledger.engine("p"), ledger.engine("other")) == ("spark", None)

@@ -1,4 +1,4 @@
-"""What events make of the derived tables, the first time and when they are made anew."""
+"""Derived tables: made from events, and rebuilt from them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from sluice.ranges import LostRange, OffsetRange, Times
 from sluice.recovery import Route
 
 
-def test_a_verdict_covers_no_rows_that_a_later_attempt_wrote(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_verdict_does_not_cover_rows_of_a_later_attempt(ledger: Ledger) -> None:
     with ledger.acquire("p", "r1") as lease:
         plan(ledger, lease)
         commit(ledger, lease, 0, split(0, 4))
@@ -28,7 +27,7 @@ def test_a_verdict_covers_no_rows_that_a_later_attempt_wrote(ledger_url: str) ->
     assert ledger.unjudged("p", "live") == ["r1"]
 
 
-def test_recording_a_batch_twice_counts_it_once(ledger_url: str) -> None:
+def test_batch_that_is_recorded_twice_counts_once(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "r1") as lease:
         plan(ledger, lease)
@@ -41,7 +40,7 @@ def test_recording_a_batch_twice_counts_it_once(ledger_url: str) -> None:
         assert ledger.last_batch("p", 1).batch == 1
 
 
-def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
+def test_derived_tables_are_rebuilt_from_events(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     with ledger.acquire("p", "a") as lease:
         plan(ledger, lease)
@@ -94,7 +93,7 @@ def test_the_tables_can_be_made_anew_from_the_events(ledger_url: str) -> None:
     assert derived(ledger_url) == before
 
 
-def test_times_that_are_told_again_replace_those_of_before(ledger_url: str) -> None:
+def test_event_times_replace_those_of_before(ledger_url: str) -> None:
     ledger, first, other = Ledger.open(ledger_url), OffsetRange("t", 0, 0, 5), OffsetRange("t", 0, 5, 9)
     with ledger.acquire("p", "r") as lease:
         plan(ledger, lease)
@@ -105,7 +104,7 @@ def test_times_that_are_told_again_replace_those_of_before(ledger_url: str) -> N
         assert ledger.times("p") == [Times(first, 5, 6), Times(other, 7, 8)]
 
 
-def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url: str) -> None:
+def test_lost_ranges_are_closed_piece_by_piece(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
 
     def lost(state: str | None = "open") -> list[tuple[int, int, str]]:
@@ -120,7 +119,7 @@ def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url
         ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(4, 6)], redriven="lost")
         assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
         assert lost("redriven") == [(4, 6, "redriven")]
-        # the same facts again, as after a crash: nothing is opened or closed anew
+        # the same facts again, as after a crash: nothing is opened or closed again
         ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, lost=items)
         ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(4, 6)], redriven="lost")
         assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
@@ -128,4 +127,4 @@ def test_lost_ranges_stay_open_until_they_are_redriven_piece_by_piece(ledger_url
     assert ledger.lost("p", run_id="other") == []
     assert {r.redriven_by for r in ledger.lost("p", state="redriven")} == {"r"}
     assert [(e.account, e.of) for e in ledger.entries("p") if e.epoch == REDRIVEN] == [(split(4, 6), "lost")]
-    assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "what was redriven is no part of the live account"
+    assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "redriven offsets are no part of the live account"

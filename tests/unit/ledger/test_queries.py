@@ -1,22 +1,19 @@
-"""What the ledger answers, and what it says of the past to whoever judges the lag."""
+"""Questions to the ledger, also those of the lag about past runs, and profiles of rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.unit.ledger.conftest import plan, split
+from tests.fixtures.books import Place
+from tests.unit.ledger.conftest import plan, span, split
 
 from sluice.errors import ConfigError
 from sluice.ledger import Epoch, Ledger, UnknownRunError
+from sluice.profile import NO_ROWS, ColumnProfile, Profile
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.recovery import Route
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    """An empty one."""
-    return Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
 
 
 def run(
@@ -32,25 +29,24 @@ def run(
             ledger.run_closed(lease, state=state, error={"exit_code": 1} if state == "failed" else None)
 
 
-def span(start: int, end: int, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, start, end)
-
-
-def test_past_runs_are_told_newest_first_with_what_they_planned_and_committed(ledger: Ledger) -> None:
+def test_past_runs_have_planned_and_committed_ranges(ledger: Ledger) -> None:
     run(ledger, "a", [span(0, 10), span(0, 5, 1)], [span(0, 6)], [span(6, 10), span(0, 5, 1)])
     run(ledger, "b", [span(10, 20)], state="failed")
     run(ledger, "open", [span(10, 30)], state=None)
     run(ledger, "redriven", [span(0, 1)], kind="redrive")
-    told = [(r.run, r.state, planned, sorted(committed)) for r, planned, committed in ledger.past("p", limit=5)]
-    assert told == [
+    found = [(r.run, r.state, planned, sorted(committed)) for r, planned, committed in ledger.past("p", limit=5)]
+    assert found == [
         ("b", "failed", [span(10, 20)], []),
         ("a", "done", [span(0, 10), span(0, 5, 1)], [span(0, 10), span(0, 5, 1)]),
     ]
     assert [r.run for r, _, _ in ledger.past("p", limit=1)] == ["b"]
     assert ledger.past("another", limit=5) == []
+    run(ledger, "b", [span(14, 22)], state="failed")
+    ((row, planned, _),) = ledger.past("p", limit=1)
+    assert (row.attempts, planned) == (2, [span(14, 22)]), "the newest plan of several attempts"
 
 
-def test_the_pace_is_that_of_batches_of_whole_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pace_counts_batches_of_finished_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(f"2026-01-01T00:{n:02d}:00.000+00:00" for n in range(60))
     monkeypatch.setattr("sluice.ledger.ledger._now", lambda: next(clock))
 
@@ -71,14 +67,7 @@ def test_the_pace_is_that_of_batches_of_whole_runs(ledger: Ledger, monkeypatch: 
     assert ledger.paces("another", limit=5) == []
 
 
-def test_of_several_attempts_the_newest_plan_is_told(ledger: Ledger) -> None:
-    run(ledger, "a", [span(0, 10)], state="failed")
-    run(ledger, "a", [span(4, 12)], state="failed")
-    ((row, planned, _),) = ledger.past("p", limit=5)
-    assert (row.attempts, planned) == (2, [span(4, 12)])
-
-
-def test_the_furthest_ends_are_those_of_the_epochs_newest_batches(ledger: Ledger) -> None:
+def test_furthest_ends_are_those_of_the_newest_batches(ledger: Ledger) -> None:
     assert ledger.furthest("p", 1) == {}
     run(ledger, "a", [span(0, 10)], [span(0, 6), span(0, 3, 1)], [span(6, 10)])
     assert ledger.furthest("p", 1) == {"t": {0: 10, 1: 3}}
@@ -86,26 +75,7 @@ def test_the_furthest_ends_are_those_of_the_epochs_newest_batches(ledger: Ledger
     assert ledger.furthest("p", 2) == {}
 
 
-def test_a_run_at_work_is_the_one_that_holds_the_lease(ledger: Ledger) -> None:
-    assert ledger.running("p") is None
-    with ledger.acquire("p", "busy"):
-        assert ledger.running("p") == "busy"
-        assert ledger.running("another") is None
-    assert ledger.running("p") is None
-
-
-def test_rows_of_a_run_that_failed_behind_them_wait_for_a_verdict_too(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    for run, batch in (("rows", 0), ("none", None)):
-        with ledger.acquire("p", run) as lease:
-            plan(ledger, lease)
-            if batch is not None:
-                ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[split(0, 4)])
-            ledger.run_closed(lease, state="failed", error={"exit_code": 20})
-    assert ledger.unjudged("p", "live") == ["rows"]
-
-
-def test_questions_about_nothing_have_answers(ledger_url: str) -> None:
+def test_empty_ledger_has_answers(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
     assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (
@@ -115,7 +85,7 @@ def test_questions_about_nothing_have_answers(ledger_url: str) -> None:
         ledger.account("p", "r")
 
 
-def test_the_newest_come_first_and_events_in_their_order(ledger_url: str) -> None:
+def test_runs_come_newest_first_and_events_in_order(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
     for run in ("a", "b", "c"):
         with ledger.acquire("p", run) as lease:
@@ -130,16 +100,16 @@ def test_the_newest_come_first_and_events_in_their_order(ledger_url: str) -> Non
     assert [e["run"] for e in ledger.events("p", limit=2)] == ["c", "a"]
 
 
-def test_a_question_with_such_text_is_a_users_mistake(ledger_url: str) -> None:
+def test_question_with_text_that_no_database_stores_is_refused(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    with pytest.raises(ConfigError, match="a character that no database can store"):
+    with pytest.raises(ConfigError, match="character"):
         ledger.run("p", "\ud800")
     if "postgresql" in ledger_url:
-        with pytest.raises(ConfigError, match="a character that no database can store"):
+        with pytest.raises(ConfigError, match="character"):
             ledger.run("p", "a\0b")
 
 
-def test_a_batch_that_was_begun_and_not_committed_keeps_the_versions_that_it_joins(ledger: Ledger) -> None:
+def test_uncommitted_batch_keeps_the_versions_of_joined_tables(ledger: Ledger) -> None:
     def begin(run_id: str, batch: int, version: int | None, *, then: bool = False) -> None:
         with ledger.acquire("p", run_id) as lease:
             plan(ledger, lease)
@@ -164,3 +134,45 @@ def test_a_batch_that_was_begun_and_not_committed_keeps_the_versions_that_it_joi
     assert ledger.account("p", "b")["tables"] == {"c": [6]}
     begin("c", 3, None)
     assert "tables" not in ledger.account("p", "c")
+
+
+def profile(rows: int, nulls: int = 0) -> dict[str, Any]:
+    return Profile(rows, {"id": ColumnProfile(rows, nulls, "number", 1, rows)}).as_dict()
+
+
+def test_profiles_of_batches_add_up_and_count_once(tmp_path: Path) -> None:
+    ledger = Place(tmp_path).ledger
+    with ledger.acquire("p", "a") as lease:
+        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        for batch, rows in ((0, 4), (1, 6), (1, 6)):  # reconciling records a batch again
+            account = split(batch * 4, 10)
+            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[account], profile=profile(rows, 1))
+    assert ledger.profile("p", ["a"]) == Profile(10, {"id": ColumnProfile(10, 2, "number", 1, 6)})
+    with ledger.acquire("p", "i") as lease:
+        ledger.run_planned(lease, kind="interval", recovery="replay", epoch=-1, ranges=[], topic_ids={})
+        for batch, rows in ((0, 4), (1, 5)):
+            ledger.batch_committed(lease, epoch=-1, batch=batch, accounts=[split(0, 5)], profile=profile(rows))
+    assert (ledger.profile("p", ["i"]) or NO_ROWS).rows == 5, "the last replacement of an interval"
+
+
+def test_runs_of_earlier_versions_have_no_profile(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.commit("old", split(0, 5))
+    place.commit("new", split(5, 9), profile=profile(4))
+    place.commit("empty", split(9, 12, filtered=3), profile=NO_ROWS.as_dict())
+    assert place.ledger.profile("p", ["old"]) is None
+    assert place.ledger.profile("p", ["empty"]) == NO_ROWS
+    assert place.ledger.profiled("p", limit=5) == ["empty", "new"]
+    assert place.ledger.profiled("p", limit=1) == ["empty"]
+
+
+def test_accepted_profiles_are_found_behind_many_failed_runs(tmp_path: Path) -> None:
+    """Otherwise repeated failures would become normal."""
+    place = Place(tmp_path)
+    for number in range(33):
+        run, verdict = f"r{number}", "passed" if number < 2 else "failed"
+        place.commit(run, split(number * 5, number * 5 + 5), profile=profile(number + 1))
+        place.ledger.judged(None, "p", run, verdict=verdict, judgement={})
+    place.ledger.verdict_accepted("p", "r2", verdict="failed", reason="x")
+    found = place.ledger.accepted("p", before=1 << 40, limit=3)
+    assert [accepted.rows for accepted in found] == [3, 2, 1]

@@ -1,37 +1,108 @@
-"""What the demo tells its user to try next works as it is printed."""
+"""The demos and their Airflow: next steps, missing servers, rows that differ, and SQLite beside another writer."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
+import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from sluice.errors import SluiceError
+from sluice.local import chain
+from sluice.local.airflow import Airflow
 from sluice.local.demo import Demo
 from sluice.pipeline import load, pipelines_folder
 
 
-def test_the_command_that_is_printed_makes_a_pipeline_that_the_backlog_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_prints_a_command_that_makes_a_pipeline_on_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert load("flights_monthly").schedule.cron == "0 0 1 * *"  # type: ignore[union-attr]
     for file in ("pipelines/flights.yaml", "expectations/flights.json"):
         (tmp_path / file).parent.mkdir()
         shutil.copy(pipelines_folder().parent / file, tmp_path / file)
     monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "pipelines"))
-    told = Demo().next_steps()
-    (command,) = re.findall(r"^ +(sed .*\\\n.*)$", told, re.M)
+    steps = Demo().next_steps()
+    (command,) = re.findall(r"^ +(sed .*\\\n.*)$", steps, re.M)
     subprocess.run(["bash", "-c", command], check=True)
     made, source = load("flights_on_lag"), load("flights")
     assert (made.schedule, made.sink.config.location) == ("on_lag", "flights_on_lag")
     changed = {"name", "schedule", "sink"}
     assert made.model_dump(exclude=changed) == source.model_dump(exclude=changed)
-    assert "airflow dags unpause flights_on_lag" in told
+    assert "airflow dags unpause flights_on_lag" in steps
+    assert "airflow backfill create --dag-id flights_monthly --from-date 2013-03-01" in steps
 
 
-def test_the_other_two_name_the_dag_that_has_months() -> None:
-    told = Demo().next_steps()
-    assert "/dags/flights_monthly, button Trigger" in told
-    assert "airflow backfill create --dag-id flights_monthly --from-date 2013-03-01" in told
-    assert load("flights_monthly").schedule.cron == "0 0 1 * *"  # type: ignore[union-attr]
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_chain_refuses_doubled_and_missing_rows(home: Path) -> None:
+    demo = chain.Chain()
+    demo._compare("it", Counter({(1,): 1}), Counter({(1,): 1}))
+    for out in ({(1,): 2}, {}, {(2,): 1}):
+        with pytest.raises(SluiceError, match="it"):
+            demo._compare("it", Counter(out), Counter({(1,): 1}))
+
+
+PROGRAM = """\
+import sys, threading, time
+if sys.argv[2:]:
+    sys.path.insert(0, sys.argv[2])
+    import airflow_local_settings
+import sqlalchemy as sa
+from sqlalchemy.orm import Session
+
+engine = sa.create_engine(f"sqlite:///{sys.argv[1]}?timeout=30")
+
+@sa.event.listens_for(engine, "connect")
+def wal(connection, _):
+    connection.execute("PRAGMA journal_mode=WAL")
+
+meta = sa.MetaData()
+table = sa.Table("runs", meta, sa.Column("id", sa.Integer, primary_key=True), sa.Column("who", sa.String))
+meta.create_all(engine)
+done = threading.Event()
+
+def scheduler():
+    while not done.is_set():
+        with engine.begin() as connection:
+            connection.execute(table.insert().values(who="scheduler"))
+        time.sleep(0.002)
+
+other = threading.Thread(target=scheduler)
+other.start()
+try:
+    for number in range(10):
+        with Session(engine) as session:
+            for _ in range(30):
+                with session.begin_nested():
+                    session.execute(sa.select(sa.func.count()).select_from(table)).scalar()
+                    time.sleep(0.003)  # the scheduler commits
+                    session.execute(table.insert().values(who=f"backfill {number}"))
+            session.commit()
+finally:
+    done.set()
+    other.join()
+with engine.connect() as connection:
+    print(connection.execute(sa.text("SELECT count(*) FROM runs WHERE who LIKE 'backfill%'")).scalar())
+"""
+
+
+def test_airflow_on_sqlite_creates_a_backfill_beside_a_scheduler(tmp_path: Path) -> None:
+    airflow = Airflow(tmp_path / "airflow")
+    airflow.write_local_settings()
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", PROGRAM, *arguments]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120, env=dict(os.environ))
+
+    without = run(str(tmp_path / "without.db"))
+    assert "database is locked" in without.stderr, "SQLite or SQLAlchemy wait by themselves: remove the setting"
+    fixed = run(str(tmp_path / "fixed.db"), str(airflow.folder / "config"))
+    assert (fixed.stdout.strip(), fixed.stderr) == ("300", "")

@@ -1,4 +1,4 @@
-"""The pipeline file's model: defaults, what is given, and that every key is described."""
+"""The pipeline file's model: defaults, what is given, several sinks, joined tables, and that every key is described."""
 
 from __future__ import annotations
 
@@ -7,84 +7,140 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import get_args
 
 import pytest
 from pydantic import BaseModel
+from tests.fixtures.pipelines import loaded, modelled
 from tests.fixtures.specs import GOOD, write
 
 from sluice.decoders.format import Format
-from sluice.errors import ConfigError
 from sluice.fields import described
 from sluice.pipeline import Pipeline, Rows, load
+from sluice.pipeline.load import clash_of
+from sluice.pipeline.quality import Quality
 from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
 
 
-def test_a_pipelines_name_has_no_line_break(tmp_path: Path) -> None:
-    file = tmp_path / "p.yaml"
-    file.write_text(
-        'pipeline: "abc\\n"\nsource: {kafka: {topics: [t]}}\ndecode: {json: {schema: "id BIGINT"}}\n'
-        "sink: {delta: {path: t}}\n"
-    )
-    with pytest.raises(ConfigError, match="beginning with a letter"):
-        load(str(file))
-
-
-def test_everything_optional_has_a_default_that_works(tmp_path: Path) -> None:
+def test_optional_keys_have_defaults(tmp_path: Path) -> None:
     spec = load(write(tmp_path, GOOD))
     assert (spec.name, spec.rows, spec.recovery, spec.schedule) == ("p", Rows.ONE, Recovery.REPLAY, "none")
     assert (spec.kafka.connection, spec.kafka.starting_offsets) == ("kafka_default", "earliest")
     assert (spec.kafka.max_records_per_batch, spec.kafka.isolation_level) == (None, "read_uncommitted")
-    assert spec.transform.sql == "SELECT * FROM source"
-    assert spec.suite_file is None
+    assert (spec.transform.sql, spec.suite_file, spec.tables) == ("SELECT * FROM source", None, {})
 
 
-@pytest.mark.parametrize(
-    "decode", ["{csv: {schema: id BIGINT}}", "{avro: {schema: id BIGINT}}", "{xml: {schema: id INT}}"]
-)
-def test_rows_that_are_objects_are_decoded_as_such(tmp_path: Path, decode: str) -> None:
-    spec = "pipeline: p\nsource: {file: {path: in, format: parquet}}\ndecode: %s\nsink: {delta: {path: t}}\n"
-    with pytest.raises(ConfigError, match="gives each row as a JSON object: choose"):
-        load(write(tmp_path, spec % decode))
-    assert load(write(tmp_path, spec % "{text: {}}")).decode.key == "text"
-
-
-def test_columns_are_added_and_widened_only_when_the_file_says_so(tmp_path: Path) -> None:
-    def sink(evolve: str) -> str:
-        return re.sub(r"\nsink:\n( .*\n)+", f"\nsink: {{delta: {{path: t, evolve: {evolve}}}}}\n", GOOD)
-
-    assert load(write(tmp_path, GOOD)).sink.delta.evolve == "refuse"
-    assert load(write(tmp_path, sink("add"))).sink.delta.evolve == "add"
-    wide = load(write(tmp_path, sink("widen"))).sink.delta
-    assert (wide.evolve, wide.widened_bytes) == ("widen", 10**10)
-    assert load(write(tmp_path, sink("widen, widen_up_to: 1.5GiB"))).sink.delta.widened_bytes == 3 * 2**29
-    with pytest.raises(ConfigError, match="widen_up_to"):
-        load(write(tmp_path, sink("widen, widen_up_to: much")))
-
-
-def test_what_is_given_is_taken(tmp_path: Path) -> None:
+def test_given_keys_are_taken(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
-    spec = load(
-        write(
-            tmp_path,
-            GOOD
-            + """\
-transform: {python: "sluice.run.preflight:check"}
-rows: filter
-quality: {suite: suite.json, on_failed: warn}
-schedule: {cron: "*/5 * * * *", timezone: Europe/Berlin}
-lag: {max_records: 7, max_age: 15m, max_retention_share: 0.5}
-""",
-        )
+    spec = loaded(
+        tmp_path,
+        'transform: {python: "sluice.run.preflight:check"}, rows: filter, '
+        "quality: {suite: suite.json, on_failed: warn}, "
+        'schedule: {cron: "*/5 * * * *", timezone: Europe/Berlin}, '
+        "lag: {max_records: 7, max_age: 15m, max_retention_share: 0.5}",
     )
-    assert spec.rows is Rows.FILTER
-    assert spec.suite_file == tmp_path / "suite.json"
-    assert spec.lag.max_age == timedelta(minutes=15)
+    assert (spec.rows, spec.suite_file, spec.lag.max_age) == (
+        Rows.FILTER,
+        tmp_path / "suite.json",
+        timedelta(minutes=15),
+    )
     assert not isinstance(spec.schedule, str)
     assert spec.schedule.timezone == "Europe/Berlin"
+
+
+def test_delta_sink_evolves_only_if_the_file_says_so() -> None:
+    assert modelled().sink.delta.evolve == "refuse"
+    assert modelled("sink.delta.evolve: add").sink.delta.evolve == "add"
+    wide = modelled("sink.delta.evolve: widen").sink.delta
+    assert (wide.evolve, wide.widened_bytes) == ("widen", 10**10)
+    assert modelled("sink.delta: {path: t, evolve: widen, widen_up_to: 1.5GiB}").sink.delta.widened_bytes == 3 * 2**29
+
+
+@pytest.mark.parametrize(("timeout", "days"), [("12h", 7), ("6d", 7), ("145h", 8), ("7d", 8), ("8d", 9)])
+def test_vacuum_keeps_files_for_a_week_and_longer_than_a_run_takes(timeout: str, days: int) -> None:
+    timed = f"airflow: {{execution_timeout: {timeout}}}"
+    assert modelled(timed).vacuum_keep == timedelta(days=days)
+    assert modelled(f"vacuum: {{keep: 30d}}, {timed}").vacuum_keep == timedelta(days=30)
+
+
+def test_profile_reads_columns_back_for_figures_that_no_footer_has() -> None:
+    quality = Quality(profiled=["x"], history={"columns": {"a": ["nulls", "max"], "b": ["mean"], "x": ["distinct"]}})
+    assert quality.measured == ("x", "b")
+    assert Quality(masked=["pin"], history={"columns": {"PIN": ["nulls"]}}).history, "nulls of a masked column"
+
+
+def test_joined_table_has_a_version_or_a_time() -> None:
+    plain, third = modelled(base="tables"), modelled("tables.c.delta.version: 3", "tables")
+    assert (plain.tables["c"].delta.path, plain.tables["c"].delta.version) == ("c", None)
+    assert third.tables["c"].delta.version == 3
+    timed = modelled('tables.c.delta.timestamp: "2026-01-01T12:00:00Z"', "tables").tables["c"].delta
+    assert timed.timestamp == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert plain.making != third.making, "rows of a batch that waits were made of this version"
+    assert modelled().making == modelled()._digest({"decode", "rules", "transform"})
+
+
+@pytest.mark.parametrize("kind", ["delta", "postgres"])
+def test_upsert_replaces_no_rows_and_tombstones_delete(kind: str) -> None:
+    pipeline = modelled(f"sink.{kind}.sequence: at", f"{kind}-upsert")
+    assert (pipeline.sink.config.keyed, pipeline.sink.kind.replaceable) == (True, False)
+    assert "mode: upsert" in str(pipeline.no_intervals)
+    assert modelled(base=f"{kind}-deletes").decode.deletes
+    assert not modelled("decode.json.tombstone: row", f"{kind}-deletes").decode.deletes
+
+
+def test_postgres_deletes_by_a_sequence_that_a_tombstone_has() -> None:
+    assert modelled("sink.postgres.sequence: _timestamp", "postgres-deletes").decode.deletes
+    given = 'transform: {sql: "SELECT *, coalesce(at, 0) AS seq FROM source"}, sink.postgres.sequence: seq'
+    assert modelled(given, "postgres-deletes").decode.deletes
+
+
+KAFKA, POSTGRES = "{kafka: {topic: out}}", "{postgres: {connection: reporting, table: public.t}}"
+
+
+def test_further_sinks_are_known_by_their_keys() -> None:
+    spec = modelled(f"also: [{KAFKA}, {POSTGRES}, {{iceberg: {{catalog: reporting, table: a.b}}}}]")
+    assert list(spec.sinks) == ["sink.delta", "also[0].kafka", "also[1].postgres", "also[2].iceberg"]
+    assert spec.sinks_need == ["kafka_default", "reporting"]
+    assert modelled(f"also: [{KAFKA}]").making == modelled().making, "digests do not depend on further sinks"
+
+
+def test_further_sinks_take_state_and_no_intervals() -> None:
+    assert modelled(f"also: [{KAFKA}]", "dedupe").also
+    assert "also" in str(modelled("also: [{files: {path: out}}]", "window").no_intervals)
+
+
+def test_pattern_matches_no_topic_that_a_sink_writes() -> None:
+    reads = 'source.kafka: {pattern: ".*"}'
+    spec = modelled(f"{reads}, also: [{KAFKA}, {{kafka: {{topic: second}}}}]")
+    assert spec.kafka.matching(["t", "out", "second", "out.sluice-commits"]) == ["t"]
+    assert modelled(f"{reads}, sink: {{kafka: {{topic: t}}}}").kafka.matching(["t", "u"]) == ["u"]
+    elsewhere = modelled(f"{reads}, sink: {{kafka: {{topic: t, connection: other}}}}")
+    assert elsewhere.kafka.matching(["t", "u"]) == ["t", "u"]
+
+
+def test_further_sink_of_two_pipelines_clashes(tmp_path: Path) -> None:
+    spec = loaded(tmp_path, "also: [{files: {path: shared}}]")
+    clash = clash_of(
+        spec,
+        [
+            load(
+                write(tmp_path, GOOD.replace("pipeline: p", "pipeline: q").replace("path: p", "path: shared"), "q.yaml")
+            )
+        ],
+    )
+    assert clash is not None
+    assert "also[0].files.path" in clash.what
+
+
+@pytest.mark.parametrize("sink", ['{foreach: {python: "sluice.sinks.foreach:Writer"}}', "{console: {rows: 5}}"])
+def test_foreach_and_console_sinks_of_two_pipelines_do_not_clash(tmp_path: Path, sink: str) -> None:
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+    one, other = loaded(tmp_path / "one", f"sink: {sink}"), loaded(tmp_path / "other", f"pipeline: q, sink: {sink}")
+    assert clash_of(one, [other]) is None
 
 
 def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str | None]]:
@@ -109,63 +165,8 @@ def test_every_key_is_described_for_the_editor_and_in_the_docs() -> None:
     assert [key for key in named if key not in found] == []
 
 
-def test_the_schema_for_editors_is_that_of_the_model() -> None:
+def test_schema_for_editors_is_that_of_the_model() -> None:
     program = Path(sys.executable).with_name("sluice")
     printed = subprocess.run([str(program), "schema"], capture_output=True, text=True, check=True).stdout
     assert (CHECKOUT / "include" / "pipeline.schema.json").read_text() == printed
     assert json.loads(printed)["additionalProperties"] is False
-
-
-@pytest.mark.parametrize(
-    ("more", "why"),
-    [
-        ("vacuum: {keep: 12h}", "vacuum.keep: a run may take"),
-        ("vacuum: {keep: 2d}\nairflow: {execution_timeout: 3d}", "vacuum.keep: a run may take 3 d"),
-        ("vacuum: {keep: 7d}\nairflow: {execution_timeout: 8d}", "write a longer time, such as 9d, or leave it out"),
-        ("airflow: {maintenance_steps: [vacuum, audit]}", "in the order audit, clean, compact, vacuum"),
-        ("airflow: {maintenance_steps: [audit, audit]}", "each step at most once"),
-        ("airflow: {maintenance_steps: []}", "maintenance_steps"),
-        ("airflow: {maintenance_steps: [audit]}", "does nothing without maintenance: add a cron line, or manual"),
-        ("airflow: {priority: 1000001}", "1000000"),
-        ("airflow: {maintenance: weekly}", "'weekly' is not a cron expression of five fields"),
-    ],
-)
-def test_maintenance_that_would_harm_a_run_is_refused(tmp_path: Path, more: str, why: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(why)):
-        load(write(tmp_path, f"{GOOD}\n{more}\n"))
-
-
-@pytest.mark.parametrize(("timeout", "days"), [("12h", 7), ("6d", 7), ("145h", 8), ("7d", 8), ("8d", 9)])
-def test_files_out_of_use_stay_for_a_week_and_longer_than_a_run_takes(tmp_path: Path, timeout: str, days: int) -> None:
-    spec = load(write(tmp_path, f"{GOOD}\nairflow: {{execution_timeout: {timeout}}}\n"))
-    assert spec.vacuum_keep == timedelta(days=days)
-    said = load(write(tmp_path, f"{GOOD}\nvacuum: {{keep: 30d}}\nairflow: {{execution_timeout: {timeout}}}\n"))
-    assert said.vacuum_keep == timedelta(days=30)
-
-
-@pytest.mark.parametrize(
-    ("decoder", "making", "absorption", "aggregation"),
-    [
-        ("json", "9e5e97d7dadca960", "6d0f4a9c0c125008", "b89ed8b7eb895383"),
-        ("csv", "97f96ade1d2817ca", "efd25435c0cde464", "bf8bc36914b31d39"),
-    ],
-)
-def test_a_new_key_makes_no_other_pipeline_of_one_that_does_not_use_it(
-    decoder: str, making: str, absorption: str, aggregation: str
-) -> None:
-    """Checkpoints have these digests: a version that gave others would take the state for that of another definition.
-
-    They may change only on purpose.
-    """
-    window = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1h"}
-    spec = Pipeline.model_validate(
-        {
-            "pipeline": "p",
-            "source": {"kafka": {"topics": ["t"]}},
-            "decode": {decoder: {"schema": "id BIGINT, at TIMESTAMP"}},
-            "sink": {"delta": {"path": "x"}},
-            "window": window,
-        }
-    )
-    assert (spec.making, spec.absorption, spec.aggregation) == (making, absorption, aggregation)
-    assert spec.timing == f"{making} at"

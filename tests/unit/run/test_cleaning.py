@@ -1,4 +1,4 @@
-"""What ``sluice clean`` takes for applied, by the checkpoint and the ledger."""
+"""``sluice clean``: which segments count as applied, by the checkpoint and the ledger."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ STATE = "dedupe: {keys: [id], time: at, within: 1h}\n"
 
 
 @pytest.mark.parametrize("kept", [STATE, ""])
-def test_with_state_offsets_count_also_when_the_file_has_no_window_any_more(tmp_path: Path, kept: str) -> None:
+def test_cleaning_goes_by_offsets_where_the_checkpoint_has_state(tmp_path: Path, kept: str) -> None:
     """The sink numbers its batches by itself, so its numbers say nothing of the log's."""
     home = Home(str(tmp_path))
     made = Made(Path(home.log("p")))

@@ -1,4 +1,4 @@
-"""What somebody decides of a failed verdict, and of the batch that waits for it."""
+"""Decisions on a failed verdict, and on the batch that waits for it."""
 
 from __future__ import annotations
 
@@ -35,18 +35,18 @@ def test_only_a_live_run_can_be_the_new_normal(place: Place) -> None:
         accept(place.ledger, "p", "r", reason="x", new_normal=True)
 
 
-def test_what_cannot_be_accepted_is_refused(place: Place) -> None:
+def test_accept_refuses_a_run_without_a_failed_verdict(place: Place) -> None:
     place.judged("a", "passed")
     place.commit("b", split(5, 10))
-    for run, reason, told in (("a", "x", "has the verdict passed"), ("b", "x", "no verdict yet"), ("a", " ", "empty")):
-        with pytest.raises(ConfigError, match=told):
+    for run, reason, named in (("a", "x", "passed"), ("b", "x", "no verdict"), ("a", " ", "empty")):
+        with pytest.raises(ConfigError, match=named):
             accept(place.ledger, "p", run, reason=reason)
-    with pytest.raises(UnknownRunError, match="nearest"):
+    with pytest.raises(UnknownRunError, match="'aa'"):
         accept(place.ledger, "p", "aa", reason="x")
     assert not [e for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
 
 
-def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gated: Place) -> None:
+def test_waiting_batch_is_accepted_or_given_up_and_the_last_word_counts(gated: Place) -> None:
     ledger = gated.ledger
     assert ledger.settled_batch("p", 1, 1) is None
     for _ in range(2):
@@ -62,27 +62,25 @@ def test_a_batch_that_waits_is_accepted_or_given_up_and_the_last_word_counts(gat
     gated.commit("b", split(5, 10))
     gated.ends["sluice:p:1"] = 0
     gated.commit("b", split(5, 10))
-    assert waiting(gated.ledger, "p", gated.ledger.known_run("p", "a")) is None, "somebody published it"
+    assert waiting(gated.ledger, "p", gated.ledger.known_run("p", "a")) is None, "another run published it"
     assert give_up(ledger, "p", "a", reason="too late") is None
 
 
-def test_what_was_accepted_is_not_accepted_again_when_a_later_run_found_more(gated: Place) -> None:
+def test_acceptance_does_not_cover_more_faults_of_a_later_run(gated: Place) -> None:
     for _ in range(2):
         accept(gated.ledger, "p", "a", reason="fine")
     gated.let_wait("b", "e", "f")
-    with pytest.raises(
-        ConfigError, match="judged again: run 'b' found more that is wrong with it than run 'a'"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"run 'b'.* run 'a'") as caught:
         accept(gated.ledger, "p", "a", reason="fine")
     assert "sluice accept p b --reason TEXT" in caught.value.next_step
     assert accept(gated.ledger, "p", "b", reason="fine, too") == "failed"
     gated.let_wait("c", "e")
-    assert gated.holds() == "c", "nobody decided since it was judged"
+    assert gated.holds() == "c", "it was judged since the decision"
     assert accept(gated.ledger, "p", "b", reason="c found no more than b") == "failed"
     assert gated.holds() is None
 
 
-def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) -> None:
+def test_decision_on_a_batch_waits_for_the_run_at_work(gated: Place) -> None:
     with gated.ledger.acquire("p", "at work"):
         for decide in (accept, give_up):
             with pytest.raises(LeaseHeldError, match="at work"):
@@ -93,7 +91,7 @@ def test_nobody_decides_on_a_batch_that_a_run_may_be_publishing(gated: Place) ->
         assert accept(gated.ledger, "p", "b", reason="no batch of it waits") == "failed"
 
 
-def test_a_decision_is_not_forgotten_behind_many_others(gated: Place) -> None:
+def test_decision_is_found_behind_many_others(gated: Place) -> None:
     give_up(gated.ledger, "p", "a", reason="wrong")
     for _ in range(120):
         gated.ledger.verdict_accepted("p", "old", verdict="failed", reason="x")
@@ -101,7 +99,7 @@ def test_a_decision_is_not_forgotten_behind_many_others(gated: Place) -> None:
     assert gated.ledger.settled_of("p", ["a"]) == []
 
 
-def test_a_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Place) -> None:
+def test_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Place) -> None:
     accept(gated.ledger, "p", "a", reason="fine")
     gated.let_wait("b", "e", "f")
     assert gated.holds() == "b"
@@ -112,7 +110,7 @@ def test_a_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Pla
 
 
 @pytest.mark.parametrize("published", [True, False])
-def test_a_run_whose_batch_waits_no_more_is_not_taken_back_as_a_whole(gated: Place, published: bool) -> None:
+def test_retraction_refuses_a_run_whose_batch_waits_no_more(gated: Place, published: bool) -> None:
     """Whoever asks again meant the batch; what the run published before it had passed."""
     check_unsettled(gated.ledger, "p", "a")
     if not published:
@@ -120,25 +118,23 @@ def test_a_run_whose_batch_waits_no_more_is_not_taken_back_as_a_whole(gated: Pla
     check_unsettled(gated.ledger, "p", "a")
     gated.ends["sluice:p:1"] = 0
     gated.commit("b", split(5, 9) if published else split(5, 9, lost=4))
-    with pytest.raises(
-        ConfigError, match=f"which had waited, was {'published' if published else 'given up'}"
-    ) as caught:
+    with pytest.raises(ConfigError, match="published" if published else "given up") as caught:
         check_unsettled(gated.ledger, "p", "a")
     assert "sluice retract p TOPIC:PARTITION:START-END" in caught.value.next_step
     check_unsettled(gated.ledger, "p", "b")
 
 
-def test_what_was_given_up_and_left_out_is_not_accepted(gated: Place) -> None:
+def test_accept_refuses_a_batch_that_was_left_out(gated: Place) -> None:
     give_up(gated.ledger, "p", "a", reason="wrong")
     gated.ends["sluice:p:1"] = 0
     gated.commit("b", split(5, 9, lost=4))
-    with pytest.raises(ConfigError, match="batch 1 of run 'a' was given up") as caught:
+    with pytest.raises(ConfigError, match="batch 1 of run 'a'") as caught:
         accept(gated.ledger, "p", "a", reason="fine")
     assert "sluice redrive p" in caught.value.next_step
     assert gated.ledger.acceptance("p", "a") is None
 
 
-def test_a_batch_that_a_dead_driver_had_published_before_it_was_given_up_is_published(gated: Place) -> None:
+def test_batch_published_by_a_dead_driver_before_it_was_given_up_is_published(gated: Place) -> None:
     accept(gated.ledger, "p", "a", reason="fine")
     with gated.ledger.acquire("p", "pub") as lease:
         gated.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
@@ -151,13 +147,13 @@ def test_a_batch_that_a_dead_driver_had_published_before_it_was_given_up_is_publ
     for runs in (["pub"], None):
         assert gated.ledger.too_late("p", runs) == [LateDecision((1, 1), "pub", "BatchGivenUp", "wrong")]
     assert gated.ledger.too_late("p", ["a"]) == []
-    with pytest.raises(ConfigError, match="had been published by run 'pub' when it was given up") as caught:
+    with pytest.raises(ConfigError, match="run 'pub'") as caught:
         check_unsettled(gated.ledger, "p", "a")
     assert "sluice retract p pub --reason TEXT" in caught.value.next_step
 
 
 @pytest.mark.parametrize("last", ["accepted", "given up again"])
-def test_a_batch_that_a_dead_driver_had_left_out_before_it_was_accepted_is_lost(gated: Place, last: str) -> None:
+def test_batch_left_out_by_a_dead_driver_before_it_was_accepted_is_lost(gated: Place, last: str) -> None:
     give_up(gated.ledger, "p", "a", reason="wrong")
     with gated.ledger.acquire("p", "out") as lease:
         gated.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
@@ -171,14 +167,14 @@ def test_a_batch_that_a_dead_driver_had_left_out_before_it_was_accepted_is_lost(
     assert gated.ledger.settled_of("p", ["out"]) == [(1, "BatchGivenUp", "wrong")]
     late = [LateDecision((1, 1), "out", "VerdictAccepted", "fine")] if last == "accepted" else []
     assert gated.ledger.too_late("p") == late
-    with pytest.raises(ConfigError, match=r"batch 1 of run 'a' was given up \(wrong\), and a run counted"):
+    with pytest.raises(ConfigError, match=r"batch 1 of run 'a' .*\(wrong\)"):
         accept(gated.ledger, "p", "a", reason="fine")
-    with pytest.raises(ConfigError, match="which had waited, was given up"):
+    with pytest.raises(ConfigError, match="given up"):
         check_unsettled(gated.ledger, "p", "a")
 
 
 @pytest.mark.parametrize("decide", [accept, give_up])
-def test_a_decision_by_the_name_of_an_earlier_run_is_one_on_the_newest(
+def test_decision_by_the_name_of_an_earlier_run_is_one_on_the_newest(
     gated: Place, decide: Callable[..., object]
 ) -> None:
     gated.let_wait("b", "e")
@@ -187,7 +183,7 @@ def test_a_decision_by_the_name_of_an_earlier_run_is_one_on_the_newest(
     assert gated.ledger.is_decided("p", "b")
 
 
-def test_what_was_accepted_and_given_up_since_can_be_accepted_again(gated: Place) -> None:
+def test_batch_that_was_accepted_and_given_up_can_be_accepted_again(gated: Place) -> None:
     gated.let_wait("b", "e")
     accept(gated.ledger, "p", "b", reason="fine")
     give_up(gated.ledger, "p", "a", reason="wrong")
@@ -195,7 +191,7 @@ def test_what_was_accepted_and_given_up_since_can_be_accepted_again(gated: Place
     assert gated.ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "again")
 
 
-def test_a_decision_on_other_records_is_void_and_can_be_made_anew(gated: Place) -> None:
+def test_decision_on_other_records_is_void(gated: Place) -> None:
     """After a power cut Spark may plan another batch under the number, which is judged again."""
     give_up(gated.ledger, "p", "a", reason="wrong")
     assert decided(gated.ledger, "p", (1, 1), [span(5, 9)]) == ("BatchGivenUp", "wrong")

@@ -12,11 +12,10 @@ import pytest
 from tests.fixtures.books import Place
 
 from sluice.audit import audit
-from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, overlaps, subtract
-from sluice.run.failover import goes_to, possible
+from sluice.run.failover import goes_to
 from sluice.run.resetting import united
 from sluice.run.settled import Origins, Screened, Settled, screened, settled_of
 from sluice.sources.kafka.clusters import active_of, bare, named, origin_pattern
@@ -34,7 +33,7 @@ def of(pairs: Iterable[tuple[int, Origin]], stream: str = "b:t") -> Origins:
     )  # fmt: skip
 
 
-def test_names_of_streams_and_what_a_header_may_say() -> None:
+def test_cluster_prefixes_name_streams_and_origin_headers() -> None:
     assert (named("", "t"), named("b:", "t"), named("b:", "a:t"), bare("b:t"), bare("t")) == (
         "t", "b:t", "a:t", "t", "t",
     )  # fmt: skip
@@ -42,7 +41,7 @@ def test_names_of_streams_and_what_a_header_may_say() -> None:
     assert origin_pattern(["a", "b"], ["t.x"]) == r"^(t\.x|b:t\.x):([0-9]{1,9}):([0-9]{1,18})$"
 
 
-def test_a_copy_is_a_record_whose_origin_is_settled_or_comes_twice() -> None:
+def test_copy_is_a_record_whose_origin_is_settled_or_comes_twice() -> None:
     settled = Settled([OffsetRange("t", 0, 0, 5), OffsetRange("t", 0, 7, 9)])
     found = screened(of([(10, ("t", 0, 4)), (11, ("t", 0, 5)), (12, ("t", 0, 8)), (13, ("t", 0, 5))]), settled, [])
     assert found.as_ranges() == [OffsetRange("b:t", 0, 10, 11), OffsetRange("b:t", 0, 12, 14)]
@@ -51,23 +50,15 @@ def test_a_copy_is_a_record_whose_origin_is_settled_or_comes_twice() -> None:
     assert Screened().as_dict() is None
 
 
-def test_a_record_that_went_over_and_back_is_a_copy_of_the_one_beside_it() -> None:
+def test_record_that_was_mirrored_over_and_back_is_a_copy() -> None:
     found = screened(of([(9, ("t", 0, 3)), (10, ("t", 0, 30))], "t"), Settled([]), [OffsetRange("t", 0, 0, 12)])
     assert found.as_ranges() == [OffsetRange("t", 0, 9, 10)]
 
 
-def test_ranges_that_touch_or_overlap_cover_what_they_cover() -> None:
+def test_settled_ranges_cover_their_offsets() -> None:
     settled = Settled([OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 0, 9)])
     assert settled.covers(("t", 0), np.array([1, 2, 3, 4])).tolist() == [False, True, True, False]
     assert settled.covers(("u", 0), np.array([1])).tolist() == [False]
-
-
-def test_only_a_cluster_of_the_file_can_be_gone_to(place: Place) -> None:
-    with pytest.raises(ConfigError, match="one cluster"):
-        possible(load(place.file), "b")
-    place.configure(source=SOURCE)
-    with pytest.raises(ConfigError, match="does not name 'c'"):
-        possible(load(place.file), "c")
 
 
 @dataclass
@@ -177,7 +168,7 @@ class World:
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 60))])
-def test_in_any_order_each_record_is_there_once(place: Place, seed: int) -> None:
+def test_failover_in_any_order_writes_each_record_once(place: Place, seed: int) -> None:
     place.configure(source=SOURCE)
     world = World(place, random.Random(seed))
     world.make("")

@@ -35,7 +35,7 @@ TEN = list(range(100, 111))
 
 @pytest.mark.parametrize("of", [WINDOW, DEDUPE], ids=["window", "dedupe"])
 @pytest.mark.parametrize(
-    ("sizes", "more", "told"),
+    ("sizes", "more", "named"),
     [
         (TEN, {}, "from 100 to 110 bytes in 10 runs and 10 h"),
         ([300, *TEN], {}, "from 100 to 110 bytes in 10 runs and 10 h"),
@@ -48,15 +48,15 @@ TEN = list(range(100, 111))
         ([], {}, None),
     ],
 )
-def test_growth_without_cleaning_is_told(
-    tmp_path: Path, of: str, sizes: list[int], more: dict[str, Any], told: str | None
+def test_state_growth_without_cleaning_is_an_alarm(
+    tmp_path: Path, of: str, sizes: list[int], more: dict[str, Any], named: str | None
 ) -> None:
     found = alarm(load(write(tmp_path, GOOD + of)), states(sizes, **{"apart": HOUR, **more}))
-    assert (told in found) if told is not None and found is not None else found is None
-    assert (found is None) == (told is None)
+    assert (named in found) if named is not None and found is not None else found is None
+    assert (found is None) == (named is None)
 
 
-def test_both_limits_are_the_files(tmp_path: Path) -> None:
+def test_state_growth_limits_are_those_of_the_file(tmp_path: Path) -> None:
     few, many = states([1, 2, 3], apart=6 * HOUR), states(TEN, apart=HOUR)
     assert alarm(load(write(tmp_path, f"{GOOD}{WINDOW}state: {{growing_runs: 2}}\n")), few)
     assert alarm(load(write(tmp_path, f"{GOOD}{WINDOW}state: {{growing_runs: 0}}\n")), many) is None
@@ -70,12 +70,12 @@ def test_both_limits_are_the_files(tmp_path: Path) -> None:
     assert alarm(load(write(tmp_path, ever)), many) is None, "it is kept for ever"
 
 
-def test_runs_of_each_minute_are_looked_at_back_to_what_is_kept(tmp_path: Path) -> None:
+def test_state_growth_of_minutely_runs_is_read_back_as_far_as_state_is_kept(tmp_path: Path) -> None:
     """Ten days of them here, in pages; and no more than decide it."""
     spec = load(write(tmp_path, GOOD + "window: {time: at, size: 10d, aggregates: {n: 'count(*)'}, watermark: 2h}\n"))
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     begin, minutes = datetime(2026, 3, 1, tzinfo=UTC), 10 * 24 * 60 + 2 * 60
-    told = [{"operator": "save", "updated": 1, "removed": 0, "memory": 1}]
+    named = [{"operator": "save", "updated": 1, "removed": 0, "memory": 1}]
     with ledger._engine.begin() as connection:
         connection.execute(
             sa.insert(schema.event),
@@ -84,7 +84,7 @@ def test_runs_of_each_minute_are_looked_at_back_to_what_is_kept(tmp_path: Path) 
                     "at": (begin + n * MINUTE).isoformat(), "pipeline": spec.name, "run": f"r{n}",
                     "type": "StateMeasured",
                     "payload": {"epoch": 1, "batch": n, "watermark": 0, "bytes": 1, "keys": None, "windows": None,
-                                "operators": [{**told[0], "live": 100 + n}]},
+                                "operators": [{**named[0], "live": 100 + n}]},
                 }
                 for n in range(minutes + 2000)
             ],

@@ -31,7 +31,7 @@ def pipeline(**more: Any) -> Pipeline:
         ("2013-03-01T00:00:00.0001", "2013-03-01T00:00:00.0011", "2013-03-01T00:00:00.001Z/2013-03-01T00:00:00.002Z"),
     ],
 )
-def test_the_same_interval_has_one_key_however_it_was_written(start: str, end: str, key: str) -> None:
+def test_interval_has_one_key_in_any_spelling(start: str, end: str, key: str) -> None:
     found = Interval.parse(start, end, now=NOW)
     assert found.key == key
     assert Interval.from_key(key) == found
@@ -48,7 +48,7 @@ def test_the_same_interval_has_one_key_however_it_was_written(start: str, end: s
         ("2013-03-01", "2013-02-30", "'2013-02-30' is not a time"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_a_way_out(start: str, end: str, says: str) -> None:
+def test_interval_refuses(start: str, end: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         Interval.parse(start, end, now=NOW)
     assert caught.value.state == "nothing was read or written"
@@ -60,14 +60,14 @@ def test_what_cannot_be_meant_is_refused_with_a_way_out(start: str, end: str, sa
     [(datetime(2013, 3, 10), 23), (datetime(2013, 11, 3), 25), (datetime(2013, 7, 1), 24)],
     ids=["clocks go forward", "clocks go back", "neither"],
 )
-def test_a_day_in_new_york_has_as_many_hours_as_it_has(day: datetime, hours: int) -> None:
+def test_interval_of_a_day_in_new_york_has_23_24_or_25_hours(day: datetime, hours: int) -> None:
     zone = ZoneInfo("America/New_York")
     found = Interval.of(day.replace(tzinfo=zone), (day + timedelta(days=1)).replace(tzinfo=zone), now=NOW)
     start, end = found.milliseconds
     assert end - start == hours * 3_600_000
 
 
-def test_neighbours_do_not_overlap_and_all_else_that_shares_a_millisecond_does() -> None:
+def test_intervals_overlap_if_they_share_a_millisecond() -> None:
     march, april = Interval.parse("2013-03-01", "2013-04-01"), Interval.parse("2013-04-01", "2013-05-01")
     assert not march.overlaps(april)
     assert not april.overlaps(march)
@@ -76,7 +76,7 @@ def test_neighbours_do_not_overlap_and_all_else_that_shares_a_millisecond_does()
     assert march.overlaps(march)
 
 
-def test_local_times_are_the_same_moment() -> None:
+def test_interval_of_local_times_is_the_same() -> None:
     there = timezone(timedelta(hours=-5))
     here = Interval.parse("2013-03-01", "2013-03-02")
     assert Interval.of(here.start.astimezone(there), here.end.astimezone(there)) == here

@@ -38,7 +38,7 @@ def found(log: Log, topic_id: str = "x", known: str | None = "x", start: int = 5
     return locate([span(10, 60)], cast(Any, log), states, {"t": known} if known else {})
 
 
-def test_the_log_goes_before_the_source_and_what_neither_has_is_nowhere() -> None:
+def test_lost_ranges_are_read_from_the_log_before_the_source() -> None:
     where = found(Log((0, 20), (30, 55)))
     assert (where.log, where.kafka, where.nowhere) == (
         (span(10, 20), span(30, 55)), (span(55, 60),), (span(20, 30),)
@@ -46,13 +46,13 @@ def test_the_log_goes_before_the_source_and_what_neither_has_is_nowhere() -> Non
     assert where.found == [span(10, 20), span(30, 55), span(55, 60)]
 
 
-def test_a_damaged_segment_holds_nothing() -> None:
+def test_damaged_segment_holds_no_lost_range() -> None:
     where = found(Log((0, 20), (20, 60), damaged=[1]))
     assert (where.log, where.kafka, where.nowhere) == ((span(10, 20),), (span(50, 60),), (span(20, 50),))
     assert [s.path for s in where.segments] == ["s0"]
 
 
-def test_a_topic_with_another_id_has_other_records_and_one_whose_id_is_not_known_may_be_the_same() -> None:
+def test_recreated_topic_holds_no_lost_range() -> None:
     assert found(Log(), topic_id="y").kafka == ()
     for topic_id, known in (("", "x"), ("x", None), ("", None), ("x", "x")):
         assert found(Log(), topic_id=topic_id, known=known).kafka == (span(50, 60),), (topic_id, known)

@@ -1,4 +1,4 @@
-"""Of which records a new epoch's state is made anew: by the ledger, and no more of them than it needs."""
+"""Records from which the state of a new epoch is rebuilt: by the ledger, and no more than it needs."""
 
 from __future__ import annotations
 
@@ -37,30 +37,30 @@ def commit(place: Place, spec: Pipeline, epoch: int, batch: int, start: int, end
         place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=epoch, ranges=[], topic_ids={})
         latest = (end - 1) * HOUR
         partitions = {"at": 0, "latest": [["t", 0, latest]]}
-        told: dict[str, Any] = {
+        seen: dict[str, Any] = {
             "late_by": max(0, start - 2) * HOUR, "late": [], "partitions": partitions, "timing": spec.timing,
         }  # fmt: skip
         if spec.window is not None:
-            told |= {
+            seen |= {
                 "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
                 "times": [["t", 0, start, end, start * HOUR, latest]],
             }  # fmt: skip
         else:
-            told |= {"duplicates": []}
+            seen |= {"duplicates": []}
         place.ledger.batch_committed(
             lease, epoch=epoch, batch=batch, accounts=[split(start, end, **more.pop("parts", {}))],
-            windows=told if spec.window is not None else None, dedupe=told if spec.dedupe is not None else None, **more,
+            windows=seen if spec.window is not None else None, dedupe=seen if spec.dedupe is not None else None, **more,
         )  # fmt: skip
 
 
 def reset(place: Place, epoch: int, *, rebuild: bool, truncated: bool = False) -> None:
     with place.ledger.acquire("p", f"reset {epoch}") as lease:
         place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=epoch - 1, ranges=[], topic_ids={})
-        told = Reset(epoch, Route.DIRECT, {"t": {0: 0}}, (), truncated, (), {}, "x", rebuild=rebuild)
-        place.ledger.reset(lease, told.as_dict())
+        seen = Reset(epoch, Route.DIRECT, {"t": {0: 0}}, (), truncated, (), {}, "x", rebuild=rebuild)
+        place.ledger.reset(lease, seen.as_dict())
 
 
-def test_only_batches_that_something_open_may_have_records_of_are_read(place: Place, spec: Pipeline) -> None:
+def test_rebuild_reads_only_batches_of_open_windows(place: Place, spec: Pipeline) -> None:
     commit(place, spec, 1, 0, 0, 6)
     commit(place, spec, 1, 1, 6, 10)
     commit(place, spec, 1, 2, 10, 12, parts={"filtered": 2})
@@ -74,7 +74,7 @@ def test_only_batches_that_something_open_may_have_records_of_are_read(place: Pl
     assert former_to(place.ledger, spec, 2, rebuilt=False) == 12 * HOUR, "all that were begun"
 
 
-def test_what_was_lost_is_not_read(place: Place, spec: Pipeline) -> None:
+def test_rebuild_reads_no_lost_range(place: Place, spec: Pipeline) -> None:
     parts = {"written": 2, "lost": 2}
     commit(place, spec, 1, 0, 0, 4, parts=parts, lost=[lost(1, 3)])
     found = kept(place.ledger, spec, 2)
@@ -82,7 +82,7 @@ def test_what_was_lost_is_not_read(place: Place, spec: Pipeline) -> None:
     assert found.records == 2
 
 
-def test_state_goes_on_from_epoch_to_epoch(place: Place, spec: Pipeline) -> None:
+def test_rebuild_goes_back_over_epochs(place: Place, spec: Pipeline) -> None:
     commit(place, spec, 1, 0, 0, 4)
     reset(place, 2, rebuild=False)
     commit(place, spec, 2, 0, 4, 6)
@@ -96,7 +96,7 @@ def test_state_goes_on_from_epoch_to_epoch(place: Place, spec: Pipeline) -> None
     assert kept(place.ledger, spec, 5).ranges == (span(4, 7),)
 
 
-def test_nothing_of_before_all_rows_were_taken_out_counts(place: Place, spec: Pipeline) -> None:
+def test_rebuild_goes_back_to_the_last_truncation(place: Place, spec: Pipeline) -> None:
     commit(place, spec, 1, 0, 0, 4)
     reset(place, 2, rebuild=False, truncated=True)
     reset(place, 3, rebuild=True)
@@ -106,7 +106,7 @@ def test_nothing_of_before_all_rows_were_taken_out_counts(place: Place, spec: Pi
     assert former_to(place.ledger, spec, 3, rebuilt=True) is None
 
 
-def test_another_event_time_makes_all_of_it_needed(place: Place, spec: Pipeline) -> None:
+def test_rebuild_with_another_event_time_reads_everything(place: Place, spec: Pipeline) -> None:
     commit(place, spec, 1, 0, 0, 6)
     commit(place, spec, 1, 1, 6, 10)
     place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING, v INT"}}, window=WINDOW)
@@ -114,7 +114,7 @@ def test_another_event_time_makes_all_of_it_needed(place: Place, spec: Pipeline)
     assert (found.ranges, found.latest) == ((span(0, 10),), {})
 
 
-def test_keys_are_remembered_of_batches_whose_keys_are_not_forgotten(place: Place, deduped: Pipeline) -> None:
+def test_rebuild_of_dedupe_reads_batches_whose_keys_are_kept(place: Place, deduped: Pipeline) -> None:
     commit(place, deduped, 1, 0, 0, 4)
     commit(place, deduped, 1, 1, 4, 9)
     found = kept(place.ledger, deduped, 2)

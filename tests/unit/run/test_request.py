@@ -1,23 +1,22 @@
-"""What a run is asked to do: refused where it cannot be meant, and the same behind argv as before it."""
+"""A run's request and its redrive: the same behind argv as before it, and no driver starts where it is refused."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from pathlib import Path
 
 import pytest
-import yaml
+from tests.fixtures.pipelines import loaded, modelled
+from tests.fixtures.specs import run_cli
 
+from sluice.cli import redrive as command
 from sluice.errors import ConfigError
-from sluice.pipeline import Pipeline
+from sluice.ledger import Ledger
 from sluice.recovery import Recovery
+from sluice.run import failover
 from sluice.run.interval import Interval
+from sluice.run.redriving import way_out
 from sluice.run.request import RunRequest
-
-
-def pipeline(**more: Any) -> Pipeline:
-    text = "{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}"
-    return Pipeline.model_validate({**yaml.safe_load(text), **more})
 
 
 @pytest.mark.parametrize(
@@ -28,29 +27,32 @@ def pipeline(**more: Any) -> Pipeline:
         RunRequest("a run", interval=Interval.parse("2013-03-01", "2013-04-01"), reason="2 = 2"),
     ],
 )
-def test_a_request_is_the_same_behind_argv(request_: RunRequest) -> None:
+def test_request_is_the_same_behind_argv(request_: RunRequest) -> None:
     parser = argparse.ArgumentParser()
     RunRequest.add_to(parser)
-    assert RunRequest.parse(parser.parse_args(request_.arguments()), pipeline()) == request_
+    assert RunRequest.parse(parser.parse_args(request_.arguments()), modelled()) == request_
 
 
-def test_what_cannot_be_meant_is_refused() -> None:
-    def asked(start: str | None, end: str | None, recovery: str | None = None, **keys: Any) -> Interval | None:
-        return RunRequest.of(pipeline(**keys), "r", start=start, end=end, recovery=recovery).interval
+def test_request_has_an_interval_if_both_ends_are_given() -> None:
+    assert RunRequest.of(modelled(), "r", start="", end="").interval is None
+    assert RunRequest.of(modelled(), "r", start="2013-03-01", end="2013-04-01", recovery="wal").interval is not None
 
-    assert asked(None, None) is None
-    assert asked("", "") is None
-    assert asked("2013-03-01", "2013-04-01", "wal") is not None
-    for start, end, missing in (("2013-03-01", None, "end"), (None, "2013-03-01", "start")):
-        with pytest.raises(ConfigError, match=f"has no {missing}"):
-            asked(start, end)
-    with pytest.raises(ConfigError, match="would skip some of their records"):
-        asked("2013-03-01", "2013-04-01", "ignore_range")
-    with pytest.raises(ConfigError, match="rows: aggregate"):
-        asked("2013-03-01", "2013-04-01", rows="aggregate")
-    with pytest.raises(ConfigError, match="for stateless pipelines"):
-        asked(None, None, "ignore_batch", rows="aggregate")
-    with pytest.raises(ConfigError, match="at least 1"):
-        RunRequest.of(pipeline(), "r", max_records_per_batch=0)
-    with pytest.raises(ConfigError, match="printable"):
-        RunRequest.of(pipeline(), "a\nrun")
+
+def test_records_that_a_window_did_not_take_go_into_it_by_an_interval() -> None:
+    assert "sluice run p --start TIME --end TIME" in way_out(modelled(base="window"), "p")
+
+
+def test_failover_takes_a_cluster_of_the_file_only() -> None:
+    failover.possible(modelled(base="clusters"), "b")
+    with pytest.raises(ConfigError, match="'c'"):
+        failover.possible(modelled(base="clusters"), "c")
+
+
+@pytest.mark.parametrize("options", [(), ("--quarantined",), ("--quarantined", "--dry-run")], ids=str)
+def test_refused_redrive_starts_no_driver(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setattr(command.LocalProcess, "start", lambda *_: pytest.fail("a driver was started"))
+    assert run_cli(monkeypatch, "redrive", str(loaded(tmp_path, base="dedupe").file), *options) == 10
+    assert not Ledger.open().runs("p", limit=1), "a run that could not be was recorded"

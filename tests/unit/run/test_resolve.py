@@ -1,4 +1,4 @@
-"""Which offsets may hold the records of an interval, whatever the order of their times."""
+"""Offsets that may hold records of an interval, whatever the order of their times."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Part:
 
 @dataclass
 class Played:
-    """A broker and a log that hold what they are told."""
+    """A broker and a log that hold given records."""
 
     parts: Mapping[Key, Part]
     down: bool = False
@@ -46,7 +46,7 @@ class Played:
         return next((o for o in range(*span) if T0 + hours[o] * HOUR >= milliseconds), None)
 
     def times(self, partition: int, *spans: tuple[int, int]) -> list[Times]:
-        """What may be known of the times of these offsets."""
+        """Return the times of these offsets, as far as they may be known."""
         ranges = [OffsetRange("t", partition, *span) for span in spans]
         seen = [[round(T0 + h * HOUR) for h in self.parts["t", partition].hours[r.start : r.end]] for r in ranges]
         return [Times(r, min(ms), max(ms)) if ms else Times.none(r) for r, ms in zip(ranges, seen, strict=True)]
@@ -106,7 +106,7 @@ def spans(resolved: Resolved) -> dict[int, tuple[int, int]]:
 EVEN = list(range(10))
 
 
-def test_both_ends_are_looked_up_in_each_partition() -> None:
+def test_interval_ends_are_looked_up_in_each_partition() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part([h / 2 for h in range(20)], (0, 20))})
     known = [*played.times(0, (0, 3), (3, 6), (6, 10)), *played.times(1, (0, 8), (8, 12), (12, 20))]
     found = answer(played, hours(3, 6), {0: 10, 1: 20}, times=known)
@@ -114,7 +114,7 @@ def test_both_ends_are_looked_up_in_each_partition() -> None:
     assert (found.beyond, found.whole, found.unknown) == ((), True, ())
 
 
-def test_what_stands_behind_the_interval_and_is_not_known_may_hold_records_of_it() -> None:
+def test_interval_reads_unknown_offsets_behind_it() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10))})
     found = answer(played, hours(3, 6), {0: 10})
     assert (spans(found), found.unknown) == ({0: (3, 10)}, (OffsetRange("t", 0, 6, 10),))
@@ -123,14 +123,14 @@ def test_what_stands_behind_the_interval_and_is_not_known_may_hold_records_of_it
     assert found.read == [OffsetRange("t", 0, 3, 10)]
 
 
-def test_a_quiet_partition_is_an_empty_range_and_not_all_of_it() -> None:
+def test_interval_of_a_quiet_partition_is_empty() -> None:
     played = Played({("t", 0): Part([0, 1, 8, 9], (0, 4)), ("t", 1): Part([], (0, 0)), ("t", 2): Part([1, 2], (0, 2))})
     found = answer(played, hours(3, 6), {0: 4, 1: 0, 2: 2}, times=played.times(0, (0, 2), (2, 4)))
     assert spans(found) == {0: (2, 2), 1: (0, 0), 2: (2, 2)}
     assert not found.whole, "in two partitions nothing stands behind the interval yet"
 
 
-def test_nothing_behind_the_live_position_is_touched() -> None:
+def test_interval_ends_at_the_live_position() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))})
     found = answer(played, hours(3, 6), {0: 4, 1: 1})
     assert spans(found) == {0: (3, 4), 1: (1, 1)}
@@ -138,14 +138,14 @@ def test_nothing_behind_the_live_position_is_touched() -> None:
     assert not found.whole
 
 
-def test_before_the_first_record_and_behind_the_last() -> None:
+def test_interval_before_the_first_or_behind_the_last_record_is_empty() -> None:
     played = Played({("t", 0): Part([h + 100 for h in EVEN], (0, 10))})
     assert spans(answer(played, hours(0, 50), {0: 10}, times=played.times(0, (0, 10)))) == {0: (0, 0)}
     late = answer(played, hours(200, 300), {0: 10})
     assert (spans(late), late.whole) == ({0: (10, 10)}, False)
 
 
-def test_a_record_of_the_future_hides_nothing() -> None:
+def test_interval_is_found_behind_a_record_of_the_future() -> None:
     """Kafka answers by the largest time so far: behind this record each moment is at this record, or nowhere."""
     played = Played({("t", 0): Part([0, 99, *range(1, 9)], (0, 10))})
     found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 1), (1, 2), (2, 4), (4, 7), (7, 10)))
@@ -154,7 +154,7 @@ def test_a_record_of_the_future_hides_nothing() -> None:
     assert coarse.read == [OffsetRange("t", 0, 1, 7)]
 
 
-def test_a_topic_fed_source_by_source_is_read_where_the_interval_is() -> None:
+def test_interval_of_a_topic_fed_source_by_source_is_read_in_parts() -> None:
     played = Played({("t", 0): Part([*EVEN, *EVEN, *EVEN], (0, 30))})
     known = played.times(0, *((n, n + 2) for n in range(0, 30, 2)))
     found = answer(played, hours(4, 6), {0: 30}, times=known)
@@ -163,7 +163,7 @@ def test_a_topic_fed_source_by_source_is_read_where_the_interval_is() -> None:
     assert found.passed == (OffsetRange("t", 0, 6, 14), OffsetRange("t", 0, 16, 24))
 
 
-def test_very_many_parts_are_read_as_fewer() -> None:
+def test_interval_of_very_many_parts_is_read_as_fewer() -> None:
     hours_of = [5 if n % 3 == 0 else 0 for n in range(300)]
     played = Played({("t", 0): Part(hours_of, (0, 300))})
     found = answer(played, hours(5, 6), {0: 300}, times=played.times(0, *((n, n + 1) for n in range(300))))
@@ -171,7 +171,7 @@ def test_very_many_parts_are_read_as_fewer() -> None:
     assert {n for n, hour in enumerate(hours_of) if hour == 5} <= offsets(found)
 
 
-def test_what_kafka_dropped_is_looked_up_in_the_log() -> None:
+def test_interval_that_kafka_dropped_is_looked_up_in_the_log() -> None:
     played = Played({("t", 0): Part(EVEN, (5, 10), (0, 8))})
     known = played.times(0, *((n, n + 1) for n in range(10)))
     assert spans(answer(played, hours(2, 4), {0: 10}, times=known)) == {0: (2, 4)}
@@ -179,13 +179,13 @@ def test_what_kafka_dropped_is_looked_up_in_the_log() -> None:
     assert spans(answer(played, hours(6, 9), {0: 10}, times=known)) == {0: (6, 9)}
 
 
-def test_the_handles_of_the_log_say_what_lies_in_its_segments() -> None:
+def test_interval_is_found_by_the_times_of_segments() -> None:
     played = Played({("t", 0): Part([0, 99, 1, 2, 3], None, (0, 5))}, down=True)
     assert answer(played, hours(2, 4), {0: 5}).read == [OffsetRange("t", 0, 1, 5)]
     assert answer(played, hours(100, 200), {0: 5}).read == []
 
 
-def test_what_is_in_neither_kafka_nor_the_log_is_not_read() -> None:
+def test_interval_leaves_out_offsets_in_neither_kafka_nor_the_log() -> None:
     played = Played({("t", 0): Part(EVEN, (6, 10), (0, 3))})
     gaps = played.available().gaps([OffsetRange("t", 0, 0, 10)])
     assert gaps == [OffsetRange("t", 0, 3, 6)]
@@ -194,20 +194,20 @@ def test_what_is_in_neither_kafka_nor_the_log_is_not_read() -> None:
     assert found.firsts == {("t", 0): 2}
 
 
-def test_records_without_a_time_are_older_than_1970() -> None:
+def test_interval_before_1970_has_records_without_a_time() -> None:
     played = Played({("t", 0): Part([0, -1e9, 5], (0, 3))})
     found = resolve(Interval.parse("1960-01-01", "1970-01-01"), {"t": {0: 3}}, played.available())
     assert 1 in offsets(found)
 
 
-def test_of_a_stretch_that_live_runs_gave_up_nothing_is_asked_behind_the_interval() -> None:
+def test_interval_leaves_out_lost_offsets_behind_it() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10))})
     found = answer(played, hours(3, 6), {0: 10}, lost=[OffsetRange("t", 0, 4, 8)])
     assert found.read == [OffsetRange("t", 0, 3, 6), OffsetRange("t", 0, 8, 10)]
 
 
 @pytest.mark.parametrize("seed", range(200))
-def test_each_record_of_the_interval_is_among_what_is_read_whatever_the_order_of_times(seed: int) -> None:
+def test_interval_reads_each_of_its_records_in_any_order_of_times(seed: int) -> None:
     """And nothing else needs to be, as far as it is known."""
     draw = random.Random(seed)
     parts: dict[Key, Part] = {}
@@ -259,30 +259,30 @@ def test_each_record_of_the_interval_is_among_what_is_read_whatever_the_order_of
         ]
 
 
-def test_without_a_broker_the_log_must_reach_the_live_position() -> None:
+def test_interval_without_a_broker_needs_a_log_up_to_the_live_position() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10), (0, 10), segments=5)}, down=True)
     assert spans(answer(played, hours(2, 4), {0: 10})) == {0: (2, 4)}
     short = Played({("t", 0): Part(EVEN, (0, 10), (0, 8))}, down=True)
-    with pytest.raises(SourceUnreachableError, match="no broker answers"):
+    with pytest.raises(SourceUnreachableError, match="broker"):
         missing("p", {"t": {0: 10}}, short.available(), list)
     markers = [OffsetRange("t", 0, 8, 10)]
     assert missing("p", {"t": {0: 10}}, short.available(), lambda: markers) == [], "no record was ever there"
 
 
-def test_of_a_topic_made_anew_only_the_log_has_the_old_records() -> None:
-    anew = TopicState("t", "new", {0: PartitionState(0, 50)})
+def test_interval_of_a_recreated_topic_is_read_from_the_log() -> None:
+    other = TopicState("t", "new", {0: PartitionState(0, 50)})
     for held, missed in (((0, 10), []), ((3, 10), [OffsetRange("t", 0, 0, 3)])):
         log = Played({("t", 0): Part(EVEN, None, held)})
-        found = Available.of([anew], {"t": "old"}, cast(Any, log), cast(Any, log))
+        found = Available.of([other], {"t": "old"}, cast(Any, log), cast(Any, log))
         assert found.recreated == {"t"}
         assert missing("p", {"t": {0: 10}}, found, list) == missed
     for held_to in ((0, 8), None):
         log = Played({("t", 0): Part(EVEN, None, held_to)})
         with pytest.raises(TopicRecreatedError, match=r"recreated.* t-0 \[(8|0), 10\)"):
-            missing("p", {"t": {0: 10}}, Available.of([anew], {"t": "old"}, cast(Any, log), cast(Any, log)), list)
+            missing("p", {"t": {0: 10}}, Available.of([other], {"t": "old"}, cast(Any, log), cast(Any, log)), list)
 
 
-def test_a_partition_that_does_not_answer_is_not_an_empty_one() -> None:
+def test_interval_refuses_a_partition_that_does_not_answer() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))}, silent={("t", 1)})
-    with pytest.raises(SourceUnreachableError, match=r"did not return the offset of .* in t-1"):
+    with pytest.raises(SourceUnreachableError, match=r"t-1"):
         answer(played, hours(2, 4), {0: 10, 1: 10})

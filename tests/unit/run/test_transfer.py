@@ -27,7 +27,7 @@ def made(transfer: Transfer, watermark: int) -> None:
         (beside / name).write_text(text)
 
 
-def test_the_stream_goes_on_behind_a_batch_that_read_nothing(tmp_path: Path) -> None:
+def test_transferred_state_goes_on_behind_a_batch_that_read_nothing(tmp_path: Path) -> None:
     path = f"{tmp_path}/p/epoch-2"
     transfer = Transfer(path, 3)
     made(transfer, 40)
@@ -44,7 +44,7 @@ def test_the_stream_goes_on_behind_a_batch_that_read_nothing(tmp_path: Path) -> 
     assert [p.name for p in tmp_path.joinpath("p").iterdir()] == ["epoch-2"]
 
 
-def test_what_was_closed_stays_closed(tmp_path: Path) -> None:
+def test_transferred_state_keeps_closed_windows_closed(tmp_path: Path) -> None:
     transfer = Transfer(f"{tmp_path}/epoch-2", 3)
     made(transfer, 0)
     transfer.plan({"t": {0: 7}})
@@ -57,7 +57,7 @@ def test_what_was_closed_stays_closed(tmp_path: Path) -> None:
     assert other.clock_of(1).closing == 25
 
 
-def test_a_driver_that_wakes_changes_nothing(tmp_path: Path) -> None:
+def test_transfer_of_a_driver_that_wakes_is_refused(tmp_path: Path) -> None:
     frozen, other = Transfer(f"{tmp_path}/epoch-2", 3), Transfer(f"{tmp_path}/epoch-2", 4)
     made(other, 40)
     made(frozen, 50)
@@ -70,6 +70,6 @@ def test_a_driver_that_wakes_changes_nothing(tmp_path: Path) -> None:
     other.take(0)
     assert not Path(f"{tmp_path}/epoch-2/state/0/0/1.zip").exists()
     made(frozen, 50)
-    with pytest.raises(LeaseHeldError, match="another driver has made the state"):
+    with pytest.raises(LeaseHeldError, match="another driver"):
         frozen.take(0)
     assert Path(f"{tmp_path}/epoch-2/state/0/0/1.changelog").exists()

@@ -1,4 +1,4 @@
-"""What is told of a failed expectation."""
+"""Failed expectations: how they are shown, and which are covered by an acceptance."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def record(partition: int, offset: int, topic: str = "o") -> dict[str, Any]:
     return {"topic": topic, "partition": partition, "offset": offset}
 
 
-def test_values_come_with_counts_and_offsets_by_partition() -> None:
+def test_verdict_shows_values_with_counts_and_offsets_by_partition() -> None:
     values = [{"value": "x", "count": 10}, {"value": None, "count": 1}]
     found = {
         **RESULT,
@@ -33,12 +33,12 @@ def test_values_come_with_counts_and_offsets_by_partition() -> None:
     assert told(found, most=1) == ["values: 'x' × 10, … (the first 11 rows of 12)", "offsets: o-1 7, …"]
 
 
-def test_what_older_ledgers_have_and_what_is_not_known() -> None:
+def test_verdict_of_an_older_ledger_shows_its_examples() -> None:
     assert told({**RESULT, "examples": ["a", 1]}) == ["values: 'a', 1"]
     assert told(RESULT) == []
 
 
-def test_a_result_has_a_title_and_a_line() -> None:
+def test_result_has_a_title_and_a_line() -> None:
     assert title(RESULT) == "expect_column_values_to_be_in_set(name)"
     assert title({**RESULT, "column": None}) == "expect_column_values_to_be_in_set"
     assert list(line(RESULT).values())[4:] == ["FAILED", 12, "1.23"]
@@ -46,15 +46,15 @@ def test_a_result_has_a_title_and_a_line() -> None:
     assert line({**RESULT, "unexpected_percent": None})["percent"] is None
 
 
-def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_that_time() -> None:
-    def told(value: float, runs: int) -> dict[str, int | None]:
+def test_accepted_fault_of_the_history_is_its_figure() -> None:
+    def known(value: float, runs: int) -> dict[str, int | None]:
         check = {"figure": "nulls", "column": "a", "value": value}
         why = f"{value}; in the last {runs} accepted runs 0"
         excess = {"limit": "history.nulls(a)", "verdict": "failed", "why": why}
         return faults({"excesses": [excess], "history": {"checks": [check]}})
 
-    assert told(0.1 + 0.2, 20) == told(0.3, 19)
-    assert told(0.3, 20) != told(0.4, 20)
+    assert known(0.1 + 0.2, 20) == known(0.3, 19)
+    assert known(0.3, 20) != known(0.4, 20)
 
 
 @pytest.mark.parametrize(
@@ -75,14 +75,14 @@ def test_what_is_accepted_of_a_history_is_the_figure_and_not_the_baseline_of_tha
         ({"unexpected_count": 3, "arguments": "a"}, {"unexpected_count": 1, "arguments": "b"}, 1),
     ],
 )
-def test_what_is_worse_than_what_was_accepted(known: dict[str, Any], now: dict[str, Any], more: int) -> None:
+def test_verdict_is_worse_than_the_accepted_one(known: dict[str, Any], now: dict[str, Any], more: int) -> None:
     fault = {"expectation": "e", "column": "id", "scope": "slice", "success": False}
     found = [faults({"results": [fault | item]}) for item in (known, now)]
     assert len(worse(*found)) == more
 
 
 @pytest.mark.parametrize("found", [{"observed": MASKED}, {"unexpected_count": 3}])
-def test_rows_that_were_made_in_another_way_are_others(found: dict[str, Any]) -> None:
+def test_accepted_faults_do_not_cover_rows_made_in_another_way(found: dict[str, Any]) -> None:
     wrong = {"expectation": "e", "column": "id", "scope": "slice", "success": False, **found}
     known, again, other = (faults({"results": [wrong], "made_by": made}) for made in ("a", "a", "b"))
     assert worse(known, again) == []
@@ -90,13 +90,13 @@ def test_rows_that_were_made_in_another_way_are_others(found: dict[str, Any]) ->
     assert faults({"results": [wrong | {"success": True}], "made_by": "a"}) == {}
 
 
-def test_an_error_of_the_history_is_none_of_the_suite() -> None:
+def test_accepted_error_of_the_history_does_not_cover_the_suite() -> None:
     known = faults({"error": "quality.history: KeyError: 'x'"})
     assert worse(known, faults({"error": "ValueError: no suite"})) == ["error: ValueError"]
 
 
 @pytest.mark.parametrize(("count", "why", "more"), [(3, "3 of 7, and 20% may be", 0), (4, "4 of 7, and 10% may be", 1)])
-def test_a_limit_is_known_by_its_number_of_records(count: int, why: str, more: int) -> None:
+def test_accepted_limit_is_known_by_its_number_of_records(count: int, why: str, more: int) -> None:
     limit = {"limit": "max_quarantined", "verdict": "failed", "count": 3, "why": "3 of 7, and 10% may be"}
     found = faults({"excesses": [limit | {"count": count, "why": why}]})
     assert len(worse(faults({"excesses": [limit]}), found)) == more

@@ -1,4 +1,4 @@
-"""The manifest of a folder: what counts after each commit, with two who commit at once, and with damage."""
+"""The manifest of a folder: its files after each commit, with two that commit at once, and with damage."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def added(*paths: str) -> list[dict[str, Any]]:
     return [{"path": path, "rows": 1} for path in paths]
 
 
-def test_files_come_and_go(tmp_path: Path) -> None:
+def test_manifest_adds_and_replaces_files(tmp_path: Path) -> None:
     manifest = Manifest(str(tmp_path))
     assert manifest.state() == State()
     assert files_of(str(tmp_path)) == []
@@ -33,7 +33,7 @@ def test_files_come_and_go(tmp_path: Path) -> None:
     assert [(number, found["version"]) for number, found in manifest.notes()] == [(2, 1), (1, 0), (0, 0)]
 
 
-def test_of_two_who_follow_the_same_state_one_commits(tmp_path: Path) -> None:
+def test_manifest_lets_one_of_two_commit_on_the_same_state(tmp_path: Path) -> None:
     manifest = Manifest(str(tmp_path))
     one, other = manifest.state(), manifest.state()
     assert manifest.commit(one, added("a"), [], note(0))
@@ -42,7 +42,7 @@ def test_of_two_who_follow_the_same_state_one_commits(tmp_path: Path) -> None:
     assert {file.name for file in (tmp_path / "_sluice").iterdir()} == {f"{0:020}.json"}
 
 
-def test_a_snapshot_says_what_the_commits_say(tmp_path: Path) -> None:
+def test_manifest_snapshot_equals_its_commits(tmp_path: Path) -> None:
     manifest = Manifest(str(tmp_path))
     for number in range(107):
         gone = [f"f{number - 1}"] if number % 3 == 1 else []
@@ -57,19 +57,19 @@ def test_a_snapshot_says_what_the_commits_say(tmp_path: Path) -> None:
     assert manifest.state() == state
 
 
-def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
+def test_manifest_names_missing_and_damaged_commits(tmp_path: Path) -> None:
     manifest = Manifest(str(tmp_path))
     for number in range(51):
         manifest.commit(manifest.state(), added(f"f{number}"), [], note(number))
     first, *_, last = sorted((tmp_path / "_sluice").glob("*[0-9].json"))
     text = last.read_text()
     last.write_text(text[:-5])
-    with pytest.raises(BrokenManifestError, match="commit 50 is damaged"):
+    with pytest.raises(BrokenManifestError, match="commit 50"):
         manifest.state()
     last.write_text(first.read_text())
-    with pytest.raises(BrokenManifestError, match="commit 50 says that it is 0"):
+    with pytest.raises(BrokenManifestError, match=r"commit 50 .*0"):
         manifest.state()
     last.write_text(text)
     first.unlink()
-    with pytest.raises(BrokenManifestError, match="commit 0 is missing"):
+    with pytest.raises(BrokenManifestError, match="commit 0"):
         manifest.state()

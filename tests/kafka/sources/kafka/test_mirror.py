@@ -1,4 +1,4 @@
-"""Copying positions into a consumer group, as Kafka's own tools then see them."""
+"""Positions that are copied into a consumer group, as Kafka's own tools see them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from pathlib import Path
 import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.admin import KafkaAdminClient
-from pyspark.sql import SparkSession
-from tests.fixtures.runs import KeptSandbox, Sandbox, await_that
+from tests.fixtures.runs import Sandbox, await_that
 
 from sluice.launch import jars
-from sluice.local.kafka import Broker, Topics
+from sluice.local.kafka import Broker
 from sluice.local.machine import java
 from sluice.sources.kafka import KafkaSettings
 from sluice.sources.kafka.mirror import MirrorError, mirror
@@ -52,7 +51,7 @@ def joined(broker: Broker, group: str, topic: str) -> Iterator[KafkaConsumer]:
         member.close()
 
 
-def test_a_group_shows_the_positions_and_where_they_come_from(broker: Broker, topic: Callable[..., str]) -> None:
+def test_group_shows_positions_and_their_batch(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(2), f"g-{uuid.uuid4().hex[:8]}"
     assert mirror(settings(broker), group, {name: {0: 5, 1: 0}}, "batch 3") == 2
     assert committed(broker, group) == {(name, 0): (5, "batch 3"), (name, 1): (0, "batch 3")}
@@ -60,7 +59,7 @@ def test_a_group_shows_the_positions_and_where_they_come_from(broker: Broker, to
     assert committed(broker, group)[name, 0] == (4, "batch 4")
 
 
-def test_a_group_that_somebody_consumes_under_is_left_alone_and_said(broker: Broker, topic: Callable[..., str]) -> None:
+def test_group_with_live_members_is_left_alone(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(1), f"g-{uuid.uuid4().hex[:8]}"
     with joined(broker, group, name) as member:
         with pytest.raises(MirrorError, match=f"{name}"):
@@ -96,33 +95,22 @@ def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[
 
 
 @pytest.mark.spark
-def test_kafka_s_own_tool_shows_what_sluice_lag_shows(
-    spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], kafka_jars: list[Path],
-    tmp_path: Path,
-) -> None:  # fmt: skip
-    sandbox = KeptSandbox(tmp_path / "home", broker, topics, topic(2), spark=spark)
+def test_run_copies_its_positions_and_kafka_s_own_tool_shows_the_same_lag(
+    sandbox: Sandbox, broker: Broker, kafka_jars: list[Path]
+) -> None:
     group = f"g-{uuid.uuid4().hex[:8]}"
     sandbox.configure(lag={"mirror_group": group})
     sandbox.feed(9)
     sandbox.run("r")
+    found = committed(sandbox.broker, group)
+    assert {key: offset for key, (offset, _) in found.items()} == {(sandbox.topic, 0): 5, (sandbox.topic, 1): 4}
+    assert {note for _, note in found.values()} == {f"sluice {sandbox.name} epoch 1 batch 0 run r"}
     sandbox.feed(4)
     (ours,) = json.loads(sandbox.cli("lag", str(sandbox.file), "--json").stdout)
-    told = {(p["topic"], p["partition"]): (p["position"], p["end"], p["lag"]) for p in ours["partitions"]}
-    assert told == {(sandbox.topic, 0): (5, 7, 2), (sandbox.topic, 1): (4, 6, 2)}
-    assert described(broker, group, [*kafka_jars, *jars.fetch("kafka-tools")]) == told
-
-
-@pytest.mark.spark
-def test_a_run_copies_its_positions_and_does_not_fail_when_it_cannot(sandbox: Sandbox) -> None:
-    group = f"g-{uuid.uuid4().hex[:8]}"
-    sandbox.configure(lag={"mirror_group": group})
-    sandbox.feed(5)
-    sandbox.run("r")
-    found = committed(sandbox.broker, group)
-    assert {key: offset for key, (offset, _) in found.items()} == {(sandbox.topic, 0): 3, (sandbox.topic, 1): 2}
-    assert {note for _, note in found.values()} == {f"sluice {sandbox.name} epoch 1 batch 0 run r"}
-
-    with joined(sandbox.broker, group, sandbox.topic):
-        sandbox.feed(2)
-        assert "could not be copied" in sandbox.run("s").stderr
+    shown = {(p["topic"], p["partition"]): (p["position"], p["end"], p["lag"]) for p in ours["partitions"]}
+    assert shown == {(sandbox.topic, 0): (5, 7, 2), (sandbox.topic, 1): (4, 6, 2)}
+    assert described(broker, group, [*kafka_jars, *jars.fetch("kafka-tools")]) == shown
+    with joined(sandbox.broker, group, sandbox.topic):  # a member consumes under it: the run goes on without
+        sandbox.run("s")
+    assert committed(sandbox.broker, group) == found
     sandbox.assert_exact()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,9 @@ import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.sinks.delta.conftest import NOTE, folders, ids, rows
+from tests.spark.sinks.delta.conftest import NOTE, ids, rows
 
-from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice.errors import ConfigError, SinkError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.slice import Slice
@@ -25,89 +24,6 @@ pytestmark = pytest.mark.spark
 
 def put(sink: DeltaSink, frame: DataFrame, version: int) -> bool:
     return sink.commit(sink.stage(frame, f"e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
-
-
-def test_a_version_is_entered_once(spark: SparkSession, tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "t"), "app")
-    assert (sink.version(), sink.table(), list(sink.notes(-1))) == (-1, None, [])
-    assert put(sink, rows(spark, 0, 5), 0) is True
-    assert put(sink, rows(spark, 0, 5), 0) is False
-    assert put(sink, rows(spark, 5, 7), 1) is True
-    assert put(sink, rows(spark, 0, 5), 0) is False
-    assert ids(tmp_path / "t") == Counter(range(7))
-    assert sink.version() == 1
-    assert [(n["version"], n["app_id"], n["run"]) for n in sink.notes(-1)] == [(1, "app", "r"), (0, "app", "r")]
-    assert [n["version"] for n in sink.notes(0)] == [1]
-
-
-def test_each_writer_counts_for_itself(spark: SparkSession, tmp_path: Path) -> None:
-    one, two = DeltaSink(str(tmp_path / "t"), "app:1"), DeltaSink(str(tmp_path / "t"), "app:2")
-    put(one, rows(spark, 0, 3), 4)
-    assert two.version() == -1
-    assert put(two, rows(spark, 3, 6), 0)
-    assert (one.version(), two.version()) == (4, 0)
-    assert [n["version"] for n in one.notes(-1)] == [4]
-    assert ids(tmp_path / "t") == Counter(range(6))
-
-
-def test_what_is_staged_is_not_visible_before_it_is_committed(spark: SparkSession, tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "t"), "app")
-    put(sink, rows(spark, 0, 3), 0)
-    sink.stage(rows(spark, 3, 6), "e1-000001")
-    assert ids(tmp_path / "t") == Counter(range(3))
-    assert spark.read.format("delta").load(sink.path).count() == 3
-
-
-@pytest.mark.parametrize("fresh", [True, False], ids=["of a new table", "of a table"])
-def test_of_two_writers_of_one_version_one_gets_in(spark: SparkSession, tmp_path: Path, fresh: bool) -> None:
-    path = str(tmp_path / "t")
-    first = 0
-    if not fresh:
-        put(DeltaSink(path, "app"), rows(spark, 100, 102), 0)
-        first = 1
-    for version in range(first, first + 4):
-        sinks = [DeltaSink(path, "app") for _ in range(2)]
-        frames = [rows(spark, version * 10 + n * 5, version * 10 + n * 5 + 5) for n in range(2)]
-        staged = [s.stage(f, f"e1-{version:06d}") for s, f in zip(sinks, frames, strict=True)]
-        before = ids(tmp_path / "t") if (tmp_path / "t/_delta_log").exists() else Counter()
-        barrier = threading.Barrier(2)
-        ends: dict[int, object] = {}
-
-        def race(
-            n: int,
-            sinks: list[DeltaSink] = sinks,
-            staged: list[object] = staged,  # type: ignore[assignment]
-            frames: list[DataFrame] = frames,
-            version: int = version,
-            barrier: threading.Barrier = barrier,
-            ends: dict[int, object] = ends,
-        ) -> None:
-            barrier.wait()
-            try:
-                ends[n] = sinks[n].commit(staged[n], frames[n].schema, version, NOTE)  # type: ignore[arg-type]
-            except LeaseHeldError:
-                ends[n] = False
-
-        threads = [threading.Thread(target=race, args=(n,)) for n in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sorted(ends.values(), key=bool) == [False, True]
-        (winner,) = [n for n, end in ends.items() if end]
-        start = version * 10 + winner * 5
-        assert ids(tmp_path / "t") - before == Counter(range(start, start + 5))
-
-
-def test_an_empty_batch_is_a_transaction_too(spark: SparkSession, tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "t"), "app")
-    assert put(sink, rows(spark, 0, 0), 0)
-    assert sink.version() == 0
-    assert ids(tmp_path / "t") == Counter()
-    assert put(sink, rows(spark, 0, 0), 1)
-    assert put(sink, rows(spark, 0, 2), 2)
-    assert ids(tmp_path / "t") == Counter(range(2))
-    assert spark.read.format("delta").load(sink.path).count() == 2
 
 
 def test_spark_reads_the_same_and_finds_by_statistics(spark: SparkSession, tmp_path: Path) -> None:
@@ -172,22 +88,6 @@ def test_opening_a_table_reads_few_commits_however_old_it_is(spark: SparkSession
     expected = [0, 20, 40, 60]
     assert sorted(ids(tmp_path / "t")) == expected
     assert sorted(r.id for r in spark.read.format("delta").load(sink.path).collect()) == expected
-
-
-def test_sweeping_removes_what_no_transaction_holds(spark: SparkSession, tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "t"), "app")
-    sink.sweep("e1-000000")  # nothing there at all
-    put(sink, rows(spark, 0, 3), 0)
-    dead = sink.stage(rows(spark, 3, 6), "e1-000001")
-    other = sink.stage(rows(spark, 6, 9), "e1-000002")
-    kept = sink.stage(rows(spark, 3, 6), "e1-000001")
-    sink.commit(kept, rows(spark, 3, 6).schema, 1, NOTE)
-    before = folders(tmp_path / "t")
-    sink.sweep("e1-000001")
-    sink.sweep("e1-000000")
-    assert folders(tmp_path / "t") == before - {dead.folder.split("/")[1]}
-    assert other.folder.split("/")[1] in folders(tmp_path / "t")
-    assert ids(tmp_path / "t") == Counter(range(6))
 
 
 @pytest.mark.parametrize(
@@ -265,44 +165,6 @@ def by_run(path: Path) -> dict[int, str]:
     return dict(zip(table.column("id").to_pylist(), table.column("_run").to_pylist(), strict=True))
 
 
-def test_a_slice_is_replaced_and_nothing_else(spark: SparkSession, tmp_path: Path) -> None:
-    live, interval = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "interval")
-    put(live, rows(spark, 0, 10), 0)
-    put(live, rows(spark, 10, 20), 1)
-    new = rows(spark, 5, 12).withColumn("_run", F.lit("new"))
-    assert anew(interval, march(5, 15, end=12), new, 0) == {("t", 0): 7}
-    assert by_run(tmp_path / "t") == {n: "new" if 5 <= n < 12 else "r" for n in range(20)}
-    assert anew(interval, march(5, 15, end=12), new, 0) is None, "a version goes in once"
-    assert (live.version(), interval.version()) == (1, 0)
-    (note,) = interval.notes(-1)
-    assert note["replaced"] == [["t", 0, 7]]
-    # twice the same, and then nothing in its place
-    assert anew(interval, march(5, 15, end=12), new, 1) == {("t", 0): 7}
-    assert anew(interval, march(0, 6), rows(spark, 0, 0), 2) == {("t", 0): 6}
-    assert ids(tmp_path / "t") == Counter(range(6, 20))
-    assert spark.read.format("delta").load(str(tmp_path / "t")).count() == 14
-
-
-@pytest.mark.parametrize("other", ["a live append", "another slice of the same file"])
-def test_who_commits_between_look_and_commit_is_seen(spark: SparkSession, tmp_path: Path, other: str) -> None:
-    live, interval = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "interval")
-    put(live, rows(spark, 0, 10), 0)
-    looks = []
-
-    def meanwhile(offsets: Any) -> None:
-        looks.append({key: list(found) for key, found in offsets.items()})
-        if len(looks) == 1 and other == "a live append":
-            put(live, rows(spark, 10, 12), 1)
-        elif len(looks) == 1:
-            anew(DeltaSink(str(tmp_path / "t"), "second"), march(0, 4), rows(spark, 0, 4), 0)
-
-    new = rows(spark, 4, 8).withColumn("_run", F.lit("new"))
-    assert anew(interval, march(4, 8), new, 0, check=meanwhile) == {("t", 0): 4}
-    assert looks == [{("t", 0): [4, 5, 6, 7]}] * 2
-    assert ids(tmp_path / "t") == Counter(range(12 if other == "a live append" else 10))
-    assert [n for n, run in by_run(tmp_path / "t").items() if run == "new"] == [4, 5, 6, 7]
-
-
 def test_an_append_beside_a_replacement_goes_in(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,19 +178,6 @@ def test_an_append_beside_a_replacement_goes_in(
     assert put(live, rows(spark, 10, 12), 1) is True
     assert stale == []
     assert ids(tmp_path / "t") == Counter(range(12))
-
-
-def test_what_a_check_refuses_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
-    sink = DeltaSink(str(tmp_path / "t"), "app")
-    put(sink, rows(spark, 0, 10), 0)
-
-    def refuse(_: Any) -> None:
-        raise ConfigError("no")
-
-    with pytest.raises(ConfigError):
-        anew(DeltaSink(sink.path, "interval"), march(0, 5), rows(spark, 0, 5), 0, check=refuse)
-    assert DeltaTable(sink.path).version() == 1
-    assert ids(tmp_path / "t") == Counter(range(10))
 
 
 def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, tmp_path: Path) -> None:

@@ -7,11 +7,7 @@ import random
 from typing import Any
 
 import pytest
-import sqlalchemy as sa
 from tests.fixtures.database import PostgresSandbox
-
-from sluice.postgres import name_of
-from sluice_spark.sinks.postgres.upsert import Upsert, remembered
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -144,58 +140,3 @@ def test_what_a_trigger_keeps_is_no_silent_deletion(into_postgres: PostgresSandb
     sandbox.change(f"DROP TABLE {FORGOTTEN}")
     sandbox.run("two")
     assert held(sandbox) == {}
-
-
-@pytest.mark.parametrize("sequence", [None, "at"])
-def test_the_order_in_which_records_come_does_not_matter(postgres: str, sequence: str | None) -> None:
-    """Batches of any cut, in any order, some of them twice, give what all records in one batch give."""
-    from tests.fixtures.postgres import new_database
-
-    engine = sa.create_engine(new_database(postgres))
-    names = ["id", 'Se"q', "at", "_topic", "_partition", "_offset", "_timestamp"]
-    kinds = 'id uuid, "Se""q" text, at int, _topic text, _partition int, _offset bigint, _timestamp timestamptz'
-    forgotten = remembered(["id", 'Se"q'], sequence)
-    values = {n: f"{name_of(n)}::uuid" if n == "id" else name_of(n) for n in names}
-    upsert = Upsert("rows", "pg_temp.sluice_staged", values, ["id", 'Se"q'], sequence, "gone")
-    chance = random.Random(3)
-    ids = ["7d444840-9dc0-11d1-b245-5ffdce74fad2", "7D444840-9DC0-11D1-B245-5FFDCE74FAD2",
-           "00000000-0000-0000-0000-000000000000"]  # fmt: skip
-    with engine.connect() as connection:
-        run = connection.exec_driver_sql
-        for _ in range(40):
-            sent = []
-            for n in range(30):
-                place = chance.randrange(3)
-                # a key is in one partition, as in a compacted topic
-                at = "NULL" if chance.random() < 0.2 else str(chance.randrange(4))
-                gone = chance.random() < 0.4 and (sequence is None or at != "NULL")
-                one = ids[0] if place == 0 and chance.random() < 0.5 else ids[1] if place == 0 else ids[2]
-                sent.append(
-                    f"('{one}', 'k{place}', {at}, 't', {place}, {n}, to_timestamp({chance.randrange(5)}), {gone})"
-                )
-
-            def merged(batches: list[list[str]]) -> list[Any]:
-                for table, columns in (("rows", kinds), ("gone", None)):
-                    run(f"DROP TABLE IF EXISTS {table}")
-                    if columns:
-                        run(f'CREATE TABLE {table} ({columns}, PRIMARY KEY (id, "Se""q"))')
-                run(f"CREATE TABLE gone AS SELECT {', '.join(map(name_of, forgotten))} FROM rows WITH NO DATA")
-                run('ALTER TABLE gone ADD PRIMARY KEY (id, "Se""q")')
-                for batch in batches:
-                    run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
-                    run(
-                        f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, "
-                        "__sluice_deleted boolean)"
-                    )
-                    run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
-                    for statement in upsert.merge():
-                        run(statement.replace("%", "%%"))
-                    assert run(upsert.left()).scalar() == 0
-                return [run(f"SELECT * FROM {t} ORDER BY 1, 2").all() for t in ("rows", "gone")]
-
-            whole = merged([sent])
-            shuffled = chance.sample(sent, len(sent)) + chance.sample(sent, 5)
-            cuts = sorted(chance.sample(range(1, len(shuffled)), 6))
-            batches = [shuffled[a:b] for a, b in zip([0, *cuts], [*cuts, len(shuffled)], strict=True)]
-            assert merged(batches) == whole
-    engine.dispose()

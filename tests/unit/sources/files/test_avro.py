@@ -63,7 +63,7 @@ def read(data: bytes, start: int = 0, end: int = 1 << 60, marks: Any = ()) -> li
 
 
 @pytest.mark.parametrize("codec", PACKED)
-def test_any_part_of_a_file_is_read_from_any_mark(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_avro_file_is_read_in_parts_from_any_mark(codec: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MARKED", 60)
     data = written(IDS, [{"id": n} for n in range(25)], 4, codec)
     counted = count(io.BytesIO(data))
@@ -75,7 +75,7 @@ def test_any_part_of_a_file_is_read_from_any_mark(codec: str, monkeypatch: pytes
                 assert read(data, start, end, marks) == everything[start:end]
 
 
-def test_a_file_of_another_writer_is_read() -> None:
+def test_avro_file_of_another_writer_is_read() -> None:
     out = io.BytesIO()
     fastavro.writer(out, fastavro.parse_schema(IDS), [{"id": n} for n in range(1000)], "deflate", sync_interval=100)
     assert count(io.BytesIO(out.getvalue())).rows == 1000
@@ -127,25 +127,25 @@ CASES: list[tuple[Any, Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "text"), CASES, ids=[f"{n}" for n in range(len(CASES))])
-def test_values_keep_what_they_are(kind: Any, value: Any, text: str) -> None:
+def test_avro_values_are_json_without_loss(kind: Any, value: Any, text: str) -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}, {"name": "b", "type": "int"}]}
     found = read(written(schema, [{"a": value, "b": 1}]))
     assert found == [(0, f'{{"a":{text},"b":1}}'.encode())]
     json.loads(found[0][1])
 
 
-def test_a_union_at_the_top_gives_the_objects_of_its_records() -> None:
+def test_avro_union_at_the_top_gives_its_records() -> None:
     other = {"type": "record", "name": "S", "fields": [{"name": "s", "type": "string"}]}
     assert read(written([IDS, other], [{"s": "x"}, {"id": 1}])) == [(0, b'{"s":"x"}'), (1, b'{"id":1}')]
 
 
-def test_a_text_that_is_not_utf8_stays_as_it_is() -> None:
+def test_avro_text_that_is_not_utf8_stays_as_it_is() -> None:
     schema = {"type": "record", "name": "R", "fields": [{"name": "s", "type": "string"}]}
     data = written(schema, [{"s": "xy"}]).replace(b"xy", b"\xffy")
     assert read(data) == [(0, b'{"s":"\xffy"}')]
 
 
-def test_the_columns_are_told() -> None:
+def test_avro_header_names_the_columns() -> None:
     schema = {
         "type": "record", "name": "R", "doc": "said",
         "fields": [
@@ -153,11 +153,11 @@ def test_the_columns_are_told() -> None:
             {"name": "é", "type": ["null", logical("int", "date")], "default": None},
         ],
     }  # fmt: skip
-    told = json.loads(count(io.BytesIO(written(schema, []))).header or b"")
-    assert told == {"id": "long", "é": '["null", {"type": "int", "logicalType": "date"}]'}
+    named = json.loads(count(io.BytesIO(written(schema, []))).header or b"")
+    assert named == {"id": "long", "é": '["null", {"type": "int", "logicalType": "date"}]'}
 
 
-def test_a_file_that_is_not_whole_cannot_be_counted() -> None:
+def test_avro_file_that_is_cut_short_cannot_be_counted() -> None:
     data = written(IDS, [{"id": n} for n in range(25)], 10)
     ends = [len(data)] + [len(data[: data.rindex(SYNC) - n]) for n in (0, 1, 5)]
     for cut in [0, 3, 20, *ends[1:], ends[0] - 1]:
@@ -165,7 +165,7 @@ def test_a_file_that_is_not_whole_cannot_be_counted() -> None:
             count(io.BytesIO(data[:cut]))
 
 
-def test_a_damaged_block_is_not_read() -> None:
+def test_avro_damaged_block_is_not_read() -> None:
     data = bytearray(written(IDS, [{"id": 1000 + n} for n in range(25)], 10, "snappy"))
     data[data.index(SYNC, data.index(SYNC) + 1) - 6] ^= 0xFF
     with pytest.raises((OSError, ValueError), match=r"checksum|snappy"):
@@ -173,21 +173,21 @@ def test_a_damaged_block_is_not_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "named"),
     [
         ({"type": "record", "name": "R", "fields": [{"name": "r", "type": ["null", "R"]}]}, "'R' within itself"),
         ({"type": "array", "items": "null"}, "an array of null"),
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}] * 2}, "name"),
         ({"type": "record", "name": "R", "fields": [{"name": "a", "type": "nothing"}]}, "its schema cannot be read"),
         (logical("bytes", "decimal", precision="5"), "its schema cannot be read"),
-        (["null", logical("int", "date"), "long"], "cannot be told apart"),
-        ([IDS, {"type": "map", "values": "int"}], "cannot be told apart"),
+        (["null", logical("int", "date"), "long"], "told apart"),
+        ([IDS, {"type": "map", "values": "int"}], "told apart"),
     ],
 )
-def test_schemas_without_a_form_in_json_are_named(schema: Any, told: str) -> None:
+def test_avro_schema_without_a_form_in_json_is_refused(schema: Any, named: str) -> None:
     header = {"meta": {"avro.schema": json.dumps(schema).encode()}, "sync": SYNC}
     out = io.BytesIO(b"Obj\x01")
     out.seek(4)
     fastavro.schemaless_writer(out, fastavro.parse_schema(module._HEADER), header)
-    with pytest.raises(UnfitError, match=told):
+    with pytest.raises(UnfitError, match=named):
         count(io.BytesIO(out.getvalue()))

@@ -29,7 +29,7 @@ def names(found: Sequence[Entry]) -> list[str]:
     return [entry.name for entry in found]
 
 
-def test_offsets_follow_each_other_and_files_are_found_by_them(tmp_path: Path) -> None:
+def test_book_gives_offsets_in_order_and_finds_files_by_them(tmp_path: Path) -> None:
     book = Book(str(tmp_path / "book"))
     assert (book.end, book.last(), book.newest(["f0"])) == (0, None, [None])
     book.add(entries(0, 3, 0, 4))
@@ -44,7 +44,7 @@ def test_offsets_follow_each_other_and_files_are_found_by_them(tmp_path: Path) -
     assert [again.first_after(ms) for ms in (0, 1000, 1001, 3000, 3001)] == [0, 0, 3, 3, None]
 
 
-def test_files_are_compared_with_the_last_ones_of_their_names(tmp_path: Path) -> None:
+def test_book_compares_files_with_the_last_ones_of_their_names(tmp_path: Path) -> None:
     book = Book(str(tmp_path / "book"))
     stats = [Stat(1, 10), Stat(2, 20, "tag"), Stat(3, 30), Stat(1, 11)]
     names = ["again", "tagged", "other", "again"]
@@ -65,7 +65,7 @@ def test_files_are_compared_with_the_last_ones_of_their_names(tmp_path: Path) ->
     assert [entry and entry.start for entry in book.newest(["again", "none"])] == [3, None]
 
 
-def test_of_two_that_enter_files_at_the_same_time_one_has_to_look_again(tmp_path: Path) -> None:
+def test_book_lets_one_of_two_enter_files_at_the_same_time(tmp_path: Path) -> None:
     first, second = Book(str(tmp_path / "book")), Book(str(tmp_path / "book"))
     first.add(entries(0, 3, name="a"))
     with pytest.raises(OvertakenError):
@@ -77,7 +77,7 @@ def test_of_two_that_enter_files_at_the_same_time_one_has_to_look_again(tmp_path
     assert names(first.within(OffsetRange("s", 0, 0, 8))) == ["a0", "b0"]
 
 
-def test_the_book_is_put_together_and_stays_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_book_is_compacted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_COMPACTED", 4)
     book = Book(str(tmp_path / "book"))
     for number in range(9):
@@ -87,14 +87,14 @@ def test_the_book_is_put_together_and_stays_the_same(tmp_path: Path, monkeypatch
     assert len(names(again.within(OffsetRange("s", 0, 0, 9)))) == 9
 
 
-def test_a_book_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+def test_book_that_is_damaged_is_named(tmp_path: Path) -> None:
     Book(str(tmp_path / "book"))
     (tmp_path / "book" / "_delta_log" / f"{0:020}.json").write_text("no")
-    with pytest.raises(SinkError, match="the book of the pipeline's files"):
+    with pytest.raises(SinkError, match="book"):
         Book(str(tmp_path / "book"))
 
 
-def test_a_file_of_the_same_size_with_another_tag_is_another_file_unless_it_was_moved() -> None:
+def test_file_with_another_tag_is_another_file_unless_it_was_moved() -> None:
     class Store(Folder):
         def __init__(self, now: Stat | None) -> None:
             self.now = now

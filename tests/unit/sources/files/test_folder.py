@@ -1,4 +1,4 @@
-"""Which files of a folder are there, in a file system and in an object store."""
+"""Files of a folder, in a file system and in an object store."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def files(folder: Folder, *, deep: bool = False) -> dict[str, Stat]:
     return {row.pop("name"): Stat(**row) for row in rows}
 
 
-def test_files_that_go_away_while_they_are_listed_are_not_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folder_leaves_out_files_that_go_while_it_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = fill(str(tmp_path))
     (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")
@@ -47,7 +45,7 @@ def test_files_that_go_away_while_they_are_listed_are_not_there(
 
 
 @pytest.mark.parametrize("prefix", ["", "file://"])
-def test_a_name_that_is_not_utf8_is_told(tmp_path: Path, prefix: str) -> None:
+def test_folder_notes_a_name_that_is_not_utf8(tmp_path: Path, prefix: str) -> None:
     for name in ("a.json", "b\udcff.json"):
         (tmp_path / name).touch()
     listed = Folder(f"{prefix}{tmp_path}").listed(deep=False)
@@ -55,7 +53,7 @@ def test_a_name_that_is_not_utf8_is_told(tmp_path: Path, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("year", [1969, 1970, 2026, 2300, 2400])
-def test_times_are_those_that_the_system_tells_of_one_file(tmp_path: Path, year: int) -> None:
+def test_folder_lists_the_times_that_the_system_has(tmp_path: Path, year: int) -> None:
     (tmp_path / "a.json").touch()
     seconds = datetime(year, 1, 1, tzinfo=UTC).timestamp()
     os.utime(tmp_path / "a.json", ns=(int(seconds) * 10**9 - 1,) * 2)
@@ -74,14 +72,14 @@ def test_times_are_those_that_the_system_tells_of_one_file(tmp_path: Path, year:
         ("?.csv", ["b.csv"]),
     ],
 )
-def test_names_fit_the_pattern_and_unfinished_files_are_not_there(
+def test_folder_lists_names_of_the_pattern_and_no_unfinished_files(
     tmp_path: Path, url: bool, glob: str, expected: list[str]
 ) -> None:
     folder = fill(f"memory://{tmp_path}" if url else str(tmp_path))
     assert sorted(filter(fits(glob), files(folder, deep="/" in glob))) == expected
 
 
-def test_a_file_is_told_by_size_and_time(tmp_path: Path) -> None:
+def test_folder_knows_a_file_by_size_and_time(tmp_path: Path) -> None:
     folder = fill(str(tmp_path))
     when = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
     os.utime(tmp_path / "a.json", (when, when))
@@ -90,13 +88,13 @@ def test_a_file_is_told_by_size_and_time(tmp_path: Path) -> None:
     assert folder.stat("a.json/below") is None
 
 
-def test_compressed_files_are_opened_as_what_they_hold(tmp_path: Path) -> None:
+def test_folder_opens_compressed_files(tmp_path: Path) -> None:
     (tmp_path / "a.json.gz").write_bytes(gzip.compress(b"x\n"))
     with Folder(str(tmp_path)).opened("a.json.gz") as file:
         assert file.read() == b"x\n"
 
 
-def test_a_file_of_zstandard_is_whole_or_an_error(tmp_path: Path) -> None:
+def test_zstandard_file_is_whole_or_an_error(tmp_path: Path) -> None:
     frames = [pa.compress(text, "zstd", asbytes=True) for text in (b"x\n" * 9, random.Random(1).randbytes(300_000))]
     (tmp_path / "a.zst").write_bytes(b"".join(frames))
     with Folder(str(tmp_path)).opened("a.zst") as file:
@@ -108,6 +106,6 @@ def test_a_file_of_zstandard_is_whole_or_an_error(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("url", [False, True])
-def test_a_folder_that_is_not_there(tmp_path: Path, url: bool) -> None:
+def test_folder_that_is_missing_is_an_error(tmp_path: Path, url: bool) -> None:
     with pytest.raises(FileNotFoundError):
         Folder(f"memory://{tmp_path}/none" if url else str(tmp_path / "none")).listed(deep=False)

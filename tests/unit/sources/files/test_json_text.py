@@ -53,7 +53,7 @@ CASES: list[tuple[pa.DataType, Any, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "value", "text"), CASES, ids=[f"{n} {case[0]}" for n, case in enumerate(CASES)])
-def test_values_keep_what_they_are(kind: pa.DataType, value: Any, text: str) -> None:
+def test_arrow_values_are_json_without_loss(kind: pa.DataType, value: Any, text: str) -> None:
     storage = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     whole = pa.array([None, value, value, None, value], storage)
     column = pa.ExtensionArray.from_storage(kind, whole) if storage is not kind else whole
@@ -66,18 +66,18 @@ def test_values_keep_what_they_are(kind: pa.DataType, value: Any, text: str) -> 
         assert [row.decode() for row in rows_of(cut)] == found[start : start + 2]
 
 
-def test_names_are_escaped_and_rows_without_columns_are_objects() -> None:
+def test_arrow_names_are_escaped_and_rows_without_columns_are_objects() -> None:
     assert rows_of(pa.record_batch([pa.array([1]), pa.array(["x"])], ['a"', "b"])) == [b'{"a\\"":1,"b":"x"}']
     assert rows_of(pa.RecordBatch.from_struct_array(pa.array([{}, {}], pa.struct([])))) == [b"{}", b"{}"]
 
 
-def test_a_text_that_is_not_utf8_stays_as_it_is() -> None:
+def test_arrow_text_that_is_not_utf8_stays_as_it_is() -> None:
     broken = pa.Array.from_buffers(pa.string(), 1, pa.array([b"\xff"], pa.binary()).buffers())
     assert rows_of(pa.record_batch([broken], ["c"])) == [b'{"c":"\xff"}']
 
 
 @pytest.mark.parametrize(
-    ("schema", "told"),
+    ("schema", "named"),
     [
         (pa.schema([("a", pa.int8()), ("b", pa.int8()), ("a", pa.int8())]), "it has two columns of the name 'a'"),
         (pa.schema([("a", pa.struct([("x", pa.int8()), ("x", pa.int8())]))]), "it has two columns of the name 'x'"),
@@ -85,6 +85,6 @@ def test_a_text_that_is_not_utf8_stays_as_it_is() -> None:
         (pa.schema([("a", pa.dense_union([pa.field("x", pa.int8())]))]), "its column 'a' is dense_union"),
     ],
 )
-def test_columns_without_a_form_in_json_are_named(schema: pa.Schema, told: str) -> None:
-    with pytest.raises(UnfitError, match=told):
+def test_arrow_column_without_a_form_in_json_is_refused(schema: pa.Schema, named: str) -> None:
+    with pytest.raises(UnfitError, match=named):
         check(schema)

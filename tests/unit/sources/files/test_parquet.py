@@ -25,7 +25,7 @@ def read(data: bytes, start: int = 0, end: int = 1 << 60) -> list[tuple[int, byt
     return [(first + n, row) for first, part in found for n, row in enumerate(part)]
 
 
-def test_any_part_of_a_file_is_read_by_its_row_groups() -> None:
+def test_parquet_file_is_read_in_parts_by_its_row_groups() -> None:
     data = written(pa.table({"id": range(25)}), row_group_size=7)
     assert count(io.BytesIO(data)).rows == 25
     everything = [(n, b'{"id":%d}' % n) for n in range(25)]
@@ -34,13 +34,13 @@ def test_any_part_of_a_file_is_read_by_its_row_groups() -> None:
             assert read(data, start, end) == everything[start:end]
 
 
-def test_the_columns_are_told() -> None:
+def test_parquet_header_names_the_columns() -> None:
     data = written(pa.table({"id": pa.array([], pa.int32()), "é": pa.array([], pa.list_(pa.string()))}))
     found = count(io.BytesIO(data))
     assert (found.rows, json.loads(found.header or b"")) == (0, {"id": "int32", "é": "list<element: string>"})
 
 
-def test_times_in_the_type_of_old_writers_are_what_they_were() -> None:
+def test_parquet_times_of_old_writers_are_read() -> None:
     table = pa.table({"at": [datetime(1600, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999)]})
     data = written(table, use_deprecated_int96_timestamps=True)
     assert [row for _, row in read(data)] == [
@@ -48,7 +48,7 @@ def test_times_in_the_type_of_old_writers_are_what_they_were() -> None:
     ]  # fmt: skip
 
 
-def test_a_file_that_is_not_whole_cannot_be_counted() -> None:
+def test_parquet_file_that_is_cut_short_cannot_be_counted() -> None:
     data = written(pa.table({"id": range(25)}))
     for cut in (0, 3, 50, len(data) - 9, len(data) - 1):
         with pytest.raises((OSError, ValueError)):

@@ -29,7 +29,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("small_blocks")
-def test_block_sizes_and_starting_points_make_no_difference() -> None:
+def test_rows_are_the_same_for_any_block_size_and_start() -> None:
     @given(PIECES, st.booleans(), st.booleans())
     def check(data: bytes, quoted: bool, header: bool) -> None:
         found = all_rows(data, quoted=quoted, header=header)
@@ -66,11 +66,11 @@ def test_csv_rows_are_those_of_a_csv_reader(table: list[list[str]]) -> None:
         (b'a "b\nc', [b'a "b', b"c"]),
     ],
 )
-def test_lines(data: bytes, expected: list[bytes]) -> None:
+def test_rows_of_lines(data: bytes, expected: list[bytes]) -> None:
     assert all_rows(data, quoted=False) == expected
 
 
-def test_a_header_is_no_row_and_is_told() -> None:
+def test_header_is_no_row() -> None:
     found = count(io.BytesIO(b"\xef\xbb\xbfid,name\r\n1,a\n"), quoted=True, header=True)
     assert (found.rows, found.header) == (1, b"id,name")
     assert count(io.BytesIO(b""), quoted=True, header=True).rows == 0

@@ -1,4 +1,4 @@
-"""Finding files, without Spark: what is entered, what waits, what is refused."""
+"""Files that are found without Spark: entered, left to the next look, or refused."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def order(files: Files) -> list[str]:
     return [entry.name for entry in files.book.within(OffsetRange("inbox", 0, 0, files.book.end))]
 
 
-def test_processes_that_look_at_the_same_time_give_each_row_one_offset(tmp_path: Path) -> None:
+def test_file_source_gives_each_row_one_offset_in_looks_at_once(tmp_path: Path) -> None:
     opened(tmp_path).snapshot()
     for number in range(40):
         put(tmp_path, f"{number:02}.json", "x\n" * (number % 3 + 1))
@@ -60,55 +60,55 @@ def test_processes_that_look_at_the_same_time_give_each_row_one_offset(tmp_path:
 
 
 @pytest.mark.parametrize("marker", [None, ".done"])
-def test_that_there_is_something_to_read_is_known_from_the_names(tmp_path: Path, marker: str | None) -> None:
-    told: list[int] = []
+def test_file_source_announces_files_by_their_names(tmp_path: Path, marker: str | None) -> None:
+    heard: list[int] = []
     for name in ("a.json", "a.json.done"):
         put(tmp_path, name, "x\n")
 
     def looked() -> int:
         files = opened(tmp_path, glob="*.json", marker=marker)
-        files.found = lambda: told.append(files.book.end)
+        files.found = lambda: heard.append(files.book.end)
         return end(files)
 
     assert looked() == 1
-    assert told == [0], "before a file is entered"
+    assert heard == [0], "before a file is entered"
     put(tmp_path, "b.csv", "x\n")  # of another kind
-    assert (looked(), told) == (1, [0])
+    assert (looked(), heard) == (1, [0])
     put(tmp_path, "b.json", "x\n")
-    assert (looked(), told) == ((1, [0]) if marker else (2, [0, 1]))
+    assert (looked(), heard) == ((1, [0]) if marker else (2, [0, 1]))
     put(tmp_path, "b.json.done", "")
-    assert (looked(), told) == (2, [0, 1])
+    assert (looked(), heard) == (2, [0, 1])
 
 
-def test_another_header_is_told_although_the_file_before_was_empty(tmp_path: Path) -> None:
+def test_file_source_refuses_another_header_behind_an_empty_file(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
     for name, text in (("a.csv", "id,name\n1,x\n"), ("b.csv", "")):
         put(tmp_path, name, text)
         files.snapshot()
     put(tmp_path, "c.csv", "id,total\n1,2\n")
-    with pytest.raises(ConfigError, match=r"c\.csv has the columns 'id,total', where a\.csv has 'id,name'"):
+    with pytest.raises(ConfigError, match=r"c\.csv.*id,total.*a\.csv"):
         files.snapshot()
 
 
-def test_a_folder_of_another_name_is_refused_before_a_file_of_it_has_an_offset(tmp_path: Path) -> None:
+def test_file_source_refuses_a_folder_of_another_name(tmp_path: Path) -> None:
     put(tmp_path, "a.json", "1\n2\n")
     (tmp_path / "typo").mkdir()
     assert end(opened(tmp_path, path=str(tmp_path / "typo"))) == 0
     assert end(opened(tmp_path)) == 2
     (tmp_path / "inbox").rename(tmp_path / "new")
     (tmp_path / "inbox").symlink_to(tmp_path / "new")
-    with pytest.raises(ConfigError, match=r"whose name was inbox, and source\.file.path ends in new"):
+    with pytest.raises(ConfigError, match=r"inbox.*source\.file\.path"):
         opened(tmp_path, path=str(tmp_path / "new")).snapshot()
     assert end(opened(tmp_path)) == 2
 
 
 @pytest.mark.parametrize(
-    ("header", "told"),
+    ("header", "moved"),
     [("last,first", "first"), ('"First ",Last', None), ("a,b", None), ("first,b", None), ("b,first", "first"),
      ("last,first,age", None), ("", None)],
 )  # fmt: skip
-def test_a_header_with_the_declared_columns_in_other_places_is_refused(
-    tmp_path: Path, header: str, told: str | None
+def test_file_source_refuses_a_header_with_columns_in_other_places(
+    tmp_path: Path, header: str, moved: str | None
 ) -> None:
     put(tmp_path, "a.csv", f"{header}\nJane,Doe\n")
     spec = {
@@ -120,15 +120,15 @@ def test_a_header_with_the_declared_columns_in_other_places_is_refused(
     config = Pipeline.model_validate({**spec, "source": {"file": source}}).source.config
     assert isinstance(config, FileSource)
     files = Files(config, Home(str(tmp_path / "home")), "p")
-    if told is None:
+    if moved is None:
         assert end(files) == 1
         return
-    with pytest.raises(ConfigError, match=rf"decode\.csv\.schema has '{told}' in another place"):
+    with pytest.raises(ConfigError, match=rf"decode\.csv\.schema has '{moved}'"):
         files.snapshot()
     assert files.book.end == 0
 
 
-def test_the_order_of_names_or_of_times(tmp_path: Path) -> None:
+def test_file_source_reads_in_the_order_of_names_or_times(tmp_path: Path) -> None:
     for name, age in (("a.json", 10), ("b.json", 30), ("c.json", 20)):
         put(tmp_path, name, "x\n", age)
     files = opened(tmp_path)
@@ -139,7 +139,7 @@ def test_the_order_of_names_or_of_times(tmp_path: Path) -> None:
     assert order(other) == ["b.json", "c.json", "a.json"]
 
 
-def test_a_file_that_is_being_written_waits_for_the_next_look(tmp_path: Path) -> None:
+def test_file_source_leaves_a_growing_file_to_the_next_look(tmp_path: Path) -> None:
     file = put(tmp_path, "a.json", "x\n", age=0)
     stop = threading.Event()
 
@@ -160,7 +160,7 @@ def test_a_file_that_is_being_written_waits_for_the_next_look(tmp_path: Path) ->
     assert end(files) == len(file.read_text().splitlines())
 
 
-def test_a_name_that_is_no_text_is_told_and_left_out(tmp_path: Path) -> None:
+def test_file_source_leaves_out_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     put(tmp_path, "é 'x'\n.json", "x\n")
     (tmp_path / "inbox" / os.fsdecode(b"\xff.json")).write_text("x\n")
     files = opened(tmp_path)
@@ -169,20 +169,20 @@ def test_a_name_that_is_no_text_is_told_and_left_out(tmp_path: Path) -> None:
     assert order(files) == ["é 'x'\n.json"]
 
 
-def test_other_columns_are_refused_and_nothing_of_the_look_is_taken(tmp_path: Path) -> None:
+def test_file_source_refuses_other_columns_and_takes_nothing(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
     put(tmp_path, "a.csv", "id,name\n1,x\n")
     assert end(files) == 1
     put(tmp_path, "b.csv", "id,name\n2,y\n")
     bad = put(tmp_path, "c.csv", "name,id\nz,3\n")
-    with pytest.raises(ConfigError, match=r"c\.csv has the columns 'name,id', where b\.csv has 'id,name'"):
+    with pytest.raises(ConfigError, match=r"c\.csv.*name,id.*b\.csv"):
         files.snapshot()
     assert files.book.end == 1
     bad.unlink()
     assert end(files) == 2
 
 
-def test_a_file_that_is_named_like_one_in_the_archive_stays(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_file_source_leaves_a_file_that_the_archive_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path, archive=str(tmp_path / "archive"), changed="read")
     put(tmp_path, "a.json", "x\n")
     assert end(files) == 1
@@ -201,7 +201,7 @@ def parquet(**columns: Any) -> bytes:
     return out.getvalue()
 
 
-def test_parquet_files_with_other_columns_are_read_and_told_of_once_each_change(tmp_path: Path) -> None:
+def test_parquet_files_with_other_columns_are_noted_once_each_change(tmp_path: Path) -> None:
     files = opened(tmp_path, format="parquet")
     put(tmp_path, "a", parquet(id=[1, 2], name=["x", "y"]))
     put(tmp_path, "b", parquet(id=[3], name=["z"]))
@@ -221,7 +221,7 @@ def test_parquet_files_with_other_columns_are_read_and_told_of_once_each_change(
 
 
 @pytest.mark.parametrize("format_", ["parquet", "avro"])
-def test_a_file_that_is_no_whole_one_of_its_format_waits(tmp_path: Path, format_: str) -> None:
+def test_file_source_leaves_a_file_that_is_cut_short(tmp_path: Path, format_: str) -> None:
     files = opened(tmp_path, format=format_)
     put(tmp_path, "a", parquet(id=[1, 2])[:-6])
     put(tmp_path, "b", b"Obj\x01\x02")
@@ -232,20 +232,20 @@ def test_a_file_that_is_no_whole_one_of_its_format_waits(tmp_path: Path, format_
     assert ("b is not complete, and is left to the next run" in files.notes) == (format_ == "avro")
 
 
-def test_a_file_whose_columns_have_no_form_in_json_is_refused(tmp_path: Path) -> None:
+def test_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
     files = opened(tmp_path, format="parquet")
     put(tmp_path, "a", parquet(id=[1]))
     twice = io.BytesIO()
     pq.write_table(pa.table([[1], [2]], ["x", "x"]), twice)
     put(tmp_path, "b", twice.getvalue())
-    with pytest.raises(ConfigError, match="b cannot be read: it has two columns of the name 'x'") as told:
+    with pytest.raises(ConfigError, match=r"b .*'x'") as caught:
         files.snapshot()
-    assert "no file of this look was taken" in str(told.value.state)
+    assert caught.value.state
     assert files.book.end == 0
 
 
-def test_without_the_package_of_avro_nothing_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_avro_file_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.sources.files.avro.find_spec", lambda _: None)
     put(tmp_path, "a", b"Obj\x01")
-    with pytest.raises(ConfigError, match="the package fastavro is missing"):
+    with pytest.raises(ConfigError, match="fastavro"):
         opened(tmp_path, format="avro").snapshot()

@@ -1,44 +1,59 @@
-"""Kafka's settings: what each client is told, in its own words."""
+"""A Kafka connection in the words of each client, and the errors of one that is refused."""
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import kafka.admin
 import pytest
+from kafka import errors
 from tests.fixtures.connections import SASL, SECRET, connection
 
 from sluice.connections import Connection
-from sluice.errors import ConfigError
-from sluice.sources.kafka import KafkaSettings
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.sources.kafka import Cluster, KafkaSettings, client
+from sluice.sources.kafka.requests import _harvest
+from sluice.sources.state import FirstUnread
+
+PASSWORD = SECRET + '\\"'
 
 
-def test_librdkafka_gets_what_it_needs_to_connect_and_nothing_else(tmp_path: Path) -> None:
-    settings = KafkaSettings.from_connection(connection(SASL)).for_librdkafka()
-    assert settings == {
+def settings(extra: dict[str, object], **fields: object) -> KafkaSettings:
+    return KafkaSettings.from_connection(connection(extra, **fields))
+
+
+def test_librdkafka_gets_only_settings_to_connect(tmp_path: Path) -> None:
+    assert settings(SASL).for_librdkafka() == {
         "bootstrap.servers": "a:1,b:2", "client.id": "me", "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": 'us"er', "sasl.password": SECRET + '\\"',
+        "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": 'us"er', "sasl.password": PASSWORD,
         "ssl.ca.location": "/ca.pem",
     }  # fmt: skip
     both = tmp_path / "both.pem"
     both.write_text("key and certificate")
-    words = {"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.certificate.location": str(both)}
-    mutual = KafkaSettings.from_connection(connection(words)).for_librdkafka()
-    assert mutual["ssl.certificate.pem"] == mutual["ssl.key.pem"] == "key and certificate"
+    mutual = settings({"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.certificate.location": str(both)})
+    words = mutual.for_librdkafka()
+    assert words["ssl.certificate.pem"] == words["ssl.key.pem"] == "key and certificate"
     both.unlink()
     with pytest.raises(ConfigError, match=r"ssl\.certificate\.location"):
-        KafkaSettings.from_connection(connection(words)).for_librdkafka()
+        mutual.for_librdkafka()
 
 
-def test_kafka_python_is_told_in_its_own_words() -> None:
-    assert KafkaSettings.from_connection(connection(SASL)).for_python() == {
+def test_kafka_python_gets_words_that_it_knows() -> None:
+    assert settings(SASL).for_python() == {
         "bootstrap_servers": ["a:1", "b:2"], "client_id": "me", "security_protocol": "SASL_SSL",
-        "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": 'us"er', "sasl_plain_password": SECRET + '\\"',
+        "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": 'us"er', "sasl_plain_password": PASSWORD,
         "ssl_cafile": "/ca.pem", "request_timeout_ms": 5000,
     }  # fmt: skip
+    more = {"ssl.certificate.location": "c", "ssl.key.location": "k", "ssl.key.password": "p", "sasl.mechanisms": "X"}
+    words = settings({**SASL, **more, "sasl.mechanisms": "PLAIN"}).for_python()
+    assert words.keys() <= kafka.admin.KafkaAdminClient.DEFAULT_CONFIG.keys()
 
 
-def test_spark_is_told_in_java_words_with_the_password_quoted() -> None:
-    options = KafkaSettings.from_connection(connection(SASL)).for_spark()
+def test_spark_gets_words_of_java_with_the_password_quoted() -> None:
+    options = settings(SASL).for_spark()
     jaas = options.pop("kafka.sasl.jaas.config")
     assert options == {
         "kafka.bootstrap.servers": "a:1,b:2", "kafka.client.id": "me", "kafka.security.protocol": "SASL_SSL",
@@ -50,68 +65,94 @@ def test_spark_is_told_in_java_words_with_the_password_quoted() -> None:
     )
 
 
-def test_spark_is_told_a_client_s_certificate_by_its_text(tmp_path: Path) -> None:
+def test_spark_gets_a_client_certificate_by_its_text(tmp_path: Path) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     certificate.write_text("the certificate")
     key.write_text("the key")
     words = {"bootstrap.servers": "a:1", "security.protocol": "SSL", "ssl.certificate.location": str(certificate)}
-    options = KafkaSettings.from_connection(connection({**words, "ssl.key.location": str(key)})).for_spark()
+    options = settings({**words, "ssl.key.location": str(key)}).for_spark()
     assert {name: text for name, text in options.items() if "keystore" in name} == {
         "kafka.ssl.keystore.type": "PEM",
         "kafka.ssl.keystore.certificate.chain": "the certificate",
         "kafka.ssl.keystore.key": "the key",
     }
-    alone = KafkaSettings.from_connection(connection(words)).for_spark()
-    assert alone["kafka.ssl.keystore.key"] == "the certificate", "one file may hold both"
-    lost = KafkaSettings.from_connection(connection({**words, "ssl.key.location": "/no/such.key"}))
-    with pytest.raises(ConfigError, match=r"ssl\.key\.location .* cannot be read"):
-        lost.for_spark()
-
-
-def test_every_word_that_kafka_python_is_told_is_one_it_knows() -> None:
-    from kafka.admin import KafkaAdminClient
-
-    words = {
-        "ssl.certificate.location": "c",
-        "ssl.key.location": "k",
-        "ssl.key.password": "p",
-        "sasl.mechanisms": "PLAIN",
-    }
-    told = KafkaSettings.from_connection(connection({**SASL, **words})).for_python()
-    assert told.keys() <= KafkaAdminClient.DEFAULT_CONFIG.keys()
-
-
-def test_a_host_and_a_port_will_do_for_an_address() -> None:
-    assert KafkaSettings.from_connection(connection({}, host="h", port=19092)).bootstrap == "h:19092"
-    assert KafkaSettings.from_connection(connection({}, host="h")).bootstrap == "h:9092"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [connection({}), Connection("c", "spark", extra={"bootstrap.servers": "a:1"}), connection({"servers": "a"})],
-)
-def test_what_is_no_kafka_connection_is_refused_with_an_example(wrong: Connection) -> None:
-    with pytest.raises(ConfigError, match="not a Kafka connection") as caught:
-        KafkaSettings.from_connection(wrong)
-    assert "bootstrap.servers" in caught.value.next_step
-
-
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [
-        ({"securty.protocol": "SASL_SSL"}, "write security.protocol instead"),
-        ({"security_protocol": "SASL_SSL"}, "write security.protocol instead"),
-        ({"bootstrap.servers": "localhost"}, "'localhost' is not an address with a port"),
-        ({"bootstrap.servers": "a:1,b:x"}, "'b:x' is not an address with a port"),
-        ({"security.protocol": "SASL_TLS"}, "write one of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
-        ({"sasl.mechanism": "OAUTHBEARER"}, "not supported"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_before_a_broker_is_asked(extra: dict[str, str], says: str) -> None:
-    with pytest.raises(ConfigError, match=says):
-        KafkaSettings.from_connection(connection({"bootstrap.servers": "a:1"} | extra))
+    assert settings(words).for_spark()["kafka.ssl.keystore.key"] == "the certificate", "one file may hold both"
+    with pytest.raises(ConfigError, match=r"ssl\.key\.location"):
+        settings({**words, "ssl.key.location": "/no/such.key"}).for_spark()
 
 
 @pytest.mark.parametrize("servers", ["a:1", "a:1, b:2", "a:1,b:2,", "[::1]:9092", "kafka.example.org:9092"])
-def test_addresses_as_people_write_them(servers: str) -> None:
-    assert KafkaSettings.from_connection(connection({"bootstrap.servers": servers, "linger.ms": "5"}))
+def test_kafka_addresses_are_taken_as_people_write_them(servers: str) -> None:
+    assert settings({"bootstrap.servers": servers, "linger.ms": "5"})
+    assert settings({}, host="h", port=19092).bootstrap == "h:19092"
+    assert settings({}, host="h").bootstrap == "h:9092"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        (connection({}), "kafka_default"),
+        (Connection("c", "spark", extra={"bootstrap.servers": "a:1"}), "'c'"),
+        (connection({"servers": "a"}), "kafka_default"),
+        (connection({"bootstrap.servers": "a:1", "securty.protocol": "SASL_SSL"}), r"security\.protocol"),
+        (connection({"bootstrap.servers": "a:1", "security_protocol": "SASL_SSL"}), r"security\.protocol"),
+        (connection({"bootstrap.servers": "localhost"}), "'localhost'"),
+        (connection({"bootstrap.servers": "a:1,b:x"}), "'b:x'"),
+        (connection({"bootstrap.servers": "a:1", "security.protocol": "SASL_TLS"}), "SASL_PLAINTEXT"),
+        (connection({"bootstrap.servers": "a:1", "sasl.mechanism": "OAUTHBEARER"}), "OAUTHBEARER"),
+    ],
+)
+def test_kafka_connection_is_refused_before_a_broker_is_asked(wrong: Connection, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        KafkaSettings.from_connection(wrong)
+
+
+@pytest.mark.parametrize(
+    ("error", "becomes"),
+    [
+        (errors.SaslAuthenticationFailedError("no"), AuthorizationError),
+        (errors.TopicAuthorizationFailedError("topic"), AuthorizationError),
+        (errors.KafkaTimeoutError("Unable to bootstrap"), SourceUnreachableError),
+    ],
+)
+@pytest.mark.parametrize(("chosen", "level"), [(logging.NOTSET, logging.WARNING), (logging.DEBUG, logging.DEBUG)])
+def test_kafka_client_error_is_typed_and_its_log_is_quiet(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, becomes: type[SluiceError], chosen: int, level: int
+) -> None:
+    def refuse(**_: Any) -> None:
+        raise error
+
+    log = logging.getLogger("kafka")
+    monkeypatch.setattr(log, "level", chosen)
+    monkeypatch.setattr(client, "probe", lambda *_: None)
+    monkeypatch.setattr(kafka.admin, "KafkaAdminClient", refuse)
+    with pytest.raises(becomes):
+        Cluster(KafkaSettings("broker:9092", {"bootstrap.servers": "broker:9092"}), timeout=5).snapshot(["topic"])
+    assert log.level == level
+
+
+WANTED = {("t", 0): 5}
+
+
+def answer(error: type[Any] | None) -> list[Any]:
+    part = SimpleNamespace(
+        partition_index=0, error_code=error.errno if error else 0, records=b"", aborted_transactions=None
+    )
+    return [SimpleNamespace(responses=[SimpleNamespace(topic="t", partitions=[part])])]
+
+
+@pytest.mark.parametrize(
+    ("answers", "again"),
+    [
+        ([], True),
+        (answer(errors.NotLeaderForPartitionError), True),
+        (answer(errors.TopicAuthorizationFailedError), False),
+        (answer(errors.OffsetOutOfRangeError), False),
+        (answer(None), True),
+    ],
+    ids=["no answer", "another leader", "no right", "removed", "nothing yet"],
+)
+def test_kafka_partition_is_asked_again_until_an_answer_is_final(answers: list[Any], again: bool) -> None:
+    found: dict[tuple[str, int], FirstUnread] = {}
+    assert _harvest(answers, WANTED, {("t", 0): 9}, "read_uncommitted", found) == (WANTED if again else {})
+    assert found == {}

@@ -11,7 +11,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.redis import RedisStreams
 
 
-def test_entries_are_found_though_those_that_were_read_before_are_trimmed(tmp_path: Path) -> None:
+def test_redis_entries_are_found_behind_trimmed_ones(tmp_path: Path) -> None:
     """A query that goes on for long keeps one connection; what it knew of the stream's past is gone then."""
     server = started(Redis, tmp_path / "server")
     try:

@@ -1,35 +1,19 @@
-"""Batches that are read before they are planned: what is taken, what is dropped, and what is never waited for."""
+"""Batches that are read before they are planned: which are taken, which are dropped, and when nothing waits."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import Any
+from unittest import mock
 
 import pytest
 
 from sluice.ranges import OffsetRange
-from sluice_spark.arrow import ahead
 from sluice_spark.arrow.ahead import Ahead, Foreseen
 
 
-class Session:
-    """What reading ahead asks of a Spark session."""
-
-    def __init__(self) -> None:
-        self.interrupted = 0
-
-    def addTag(self, _: str) -> None:
-        """Take a tag."""
-
-    def interruptTag(self, _: str) -> list[str]:
-        """Count."""
-        self.interrupted += 1
-        return []
-
-
 class Reading:
-    """Reads batches; what it read, what was dropped, and when it may go on."""
+    """Reads batches ahead; what it read, what was dropped, and when it may go on."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.jobs: list[list[str]] = []
@@ -37,35 +21,35 @@ class Reading:
         self.may_end = threading.Event()
         self.may_end.set()
         self.error = error
-        self.session = Session()
+        self.session = mock.Mock()
+        self.ahead = Ahead(self.session, self.read, self.dropped.append)
 
-    def __call__(self, batches: Sequence[Foreseen]) -> dict[str, str]:
-        """Read."""
+    def read(self, batches: Sequence[Foreseen]) -> dict[str, str]:
         self.jobs.append([name for name, _ in batches])
         assert self.may_end.wait(30)
         if self.error:
             raise self.error
         return {name: f"read {name}" for name, _ in batches}
 
-    def ahead(self) -> Ahead[str]:
-        """Return what is tested."""
-        return Ahead(self.session, self, self.dropped.append)  # type: ignore[arg-type]
+    @property
+    def names(self) -> list[str]:
+        return [name for job in self.jobs for name in job]
 
+    def take(self, n: int, of: int | None = None) -> str | None:
+        """Take batch ``n``, with the ranges of batch ``of``."""
+        return self.ahead.take(str(n), spans(n if of is None else of))
 
-def settled(it: Ahead[Any]) -> None:
-    """Wait until nothing is being read."""
-    for window in it._windows:
-        window.results.exception(30)
+    def go_on(self, n: int, last: int = 30, size: int = 100_000, *, settle: bool = False) -> None:
+        """Go on after batch ``n``; wait until nothing is being read."""
+        self.ahead.go_on([(str(k), spans(k, size)) for k in range(n + 1, last + 1)])
+        for thread in threading.enumerate():
+            if settle and thread.name == "sluice-read-ahead":
+                thread.join(30)
 
 
 def spans(n: int, size: int = 100_000) -> tuple[OffsetRange, ...]:
     """Return the ranges of batch ``n``."""
     return (OffsetRange("t", 0, n * size, (n + 1) * size),)
-
-
-def after(n: int, last: int = 30, size: int = 100_000) -> list[Foreseen]:
-    """Return the batches after one."""
-    return [(str(k), spans(k, size)) for k in range(n + 1, last + 1)]
 
 
 @pytest.mark.parametrize(
@@ -74,114 +58,74 @@ def after(n: int, last: int = 30, size: int = 100_000) -> list[Foreseen]:
 )
 def test_windows_grow_then_shrink_and_each_batch_is_read_once(last: int, sizes: list[int]) -> None:
     reading = Reading()
-    it = reading.ahead()
     for n in range(last + 1):
-        found = it.take(str(n), spans(n))
-        assert found == (f"read {n}" if n else None)
-        it.go_on(after(n, last))
-        settled(it)
+        assert reading.take(n) == (f"read {n}" if n else None)
+        reading.go_on(n, last, settle=True)
     assert [len(job) for job in reading.jobs] == sizes
-    assert [name for job in reading.jobs for name in job] == [str(n) for n in range(1, last + 1)]
+    assert reading.names == [str(n) for n in range(1, last + 1)]
     assert reading.dropped == []
-    it.close()
-    assert reading.session.interrupted == 0
+    reading.ahead.close()
+    reading.session.interruptTag.assert_not_called()
 
 
-def test_windows_that_take_long_do_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ahead, "_LONG", 0.0)
+def test_at_most_two_windows_are_held_and_the_second_is_not_waited_for() -> None:
     reading = Reading()
-    it = reading.ahead()
-    for n in range(8):
-        it.take(str(n), spans(n))
-        it.go_on(after(n, 8))
-        settled(it)
-    assert [len(job) for job in reading.jobs] == [2, 2, 2, 2]
-
-
-def test_at_most_two_windows_are_held_and_nobody_waits_for_the_second() -> None:
-    reading = Reading()
-    it = reading.ahead()
-    it.go_on(after(0))
-    settled(it)
+    reading.go_on(0, settle=True)
     reading.may_end.clear()
-    it.go_on(after(0))
-    it.go_on(after(0))
-    assert it.take("1", spans(1)) == "read 1"
-    it.go_on(after(1))
+    reading.go_on(0)
+    reading.go_on(0)
+    assert reading.take(1) == "read 1"
+    reading.go_on(1)
     reading.may_end.set()
-    settled(it)
-    it.go_on(after(1))
+    reading.go_on(1, settle=True)
     assert len(reading.jobs) == 2
 
 
-def test_a_large_batch_is_read_alone() -> None:
+@pytest.mark.parametrize(("size", "count"), [(5_000_000, 1), (10, 64), (1, 64)])
+def test_a_large_batch_is_read_alone_and_small_ones_in_portions(size: int, count: int) -> None:
     reading = Reading()
-    it = reading.ahead()
-    it.go_on(after(0, size=5_000_000))
-    assert it.take("1", spans(1, 5_000_000)) == "read 1"
-    assert reading.jobs == [["1"]]
+    reading.go_on(0, 500, size, settle=True)
+    assert [len(job) for job in reading.jobs] == [count]
 
 
-@pytest.mark.parametrize("tiny", [1, 10])
-def test_many_small_batches_are_read_in_portions(tiny: int) -> None:
+def test_a_batch_with_other_ranges_than_foreseen_is_dropped_and_a_second_one_ends_reading_ahead() -> None:
     reading = Reading()
-    it = reading.ahead()
-    it.go_on(after(0, last=500, size=tiny))
-    settled(it)
-    assert [len(job) for job in reading.jobs] == [ahead._BATCHES]
-
-
-def test_other_ranges_than_foreseen_are_dropped_and_a_second_time_ends_it() -> None:
-    reading = Reading()
-    it = reading.ahead()
-    it.go_on(after(0))
-    assert it.take("1", spans(2)) is None
+    reading.go_on(0)
+    assert reading.take(1, of=2) is None
     assert reading.dropped == ["read 1", "read 2"]
-    it.go_on(after(1))
-    assert it.take("2", spans(3)) is None
-    it.go_on(after(2))
-    assert it.take("3", spans(3)) is None
-    assert [name for job in reading.jobs for name in job] == ["1", "2", "2", "3", "4", "5"]
-    assert sorted(reading.dropped) == sorted(f"read {n}" for job in reading.jobs for n in job)
+    reading.go_on(1)
+    assert reading.take(2, of=3) is None
+    reading.go_on(2)
+    assert reading.take(3) is None
+    assert reading.names == ["1", "2", "2", "3", "4", "5"]
+    assert sorted(reading.dropped) == sorted(f"read {name}" for name in reading.names)
 
 
-def test_batches_that_were_not_taken_are_dropped_when_a_later_one_is() -> None:
+def test_batches_that_were_not_taken_are_dropped_when_a_later_one_is_taken() -> None:
     reading = Reading()
-    it = reading.ahead()
-    it.go_on(after(0))
-    settled(it)
-    it.go_on(after(0))
-    assert it.take("5", spans(5)) == "read 5"
+    reading.go_on(0, settle=True)
+    reading.go_on(0)
+    assert reading.take(5) == "read 5"
     assert sorted(reading.dropped) == [f"read {n}" for n in (1, 2, 3, 4)]
-    assert it.take("5", spans(5)) is None  # a second attempt reads it by itself
-    assert it.take("6", spans(6)) == "read 6"
+    assert reading.take(5) is None, "a second attempt reads it by itself"
+    assert reading.take(6) == "read 6"
 
 
-def test_a_failure_is_nobodys_and_ends_it() -> None:
-    reading = Reading(OSError("disk full"))
-    it = reading.ahead()
-    it.go_on(after(0))
-    assert it.take("1", spans(1)) is None
-    it.go_on(after(1))
-    assert it.take("2", spans(2)) is None
+@pytest.mark.parametrize("error", [OSError("disk full"), SystemExit(3)])
+def test_a_failure_ends_reading_ahead_and_no_batch(error: BaseException) -> None:
+    reading = Reading(error)
+    reading.go_on(0)
+    assert reading.take(1) is None
+    reading.go_on(1)
+    assert reading.take(2) is None
     assert reading.jobs == [["1", "2"]]
+    reading.ahead.close()
 
 
-def test_a_reading_that_is_ended_from_within_is_waited_for_by_nobody() -> None:
-    reading = Reading(SystemExit(3))
-    it = reading.ahead()
-    it.go_on(after(0))
-    settled(it)
-    assert it.take("1", spans(1)) is None
-    it.close()
-
-
-def test_the_end_of_a_run_ends_what_is_being_read() -> None:
+def test_the_end_of_a_run_interrupts_reading_ahead() -> None:
     reading = Reading()
-    it = reading.ahead()
     reading.may_end.clear()
-    it.go_on(after(0))
-    threading.Timer(0.1, reading.may_end.set).start()
-    it.close()
-    assert reading.session.interrupted == 1
+    reading.session.interruptTag.side_effect = lambda _: reading.may_end.set()
+    reading.go_on(0)
+    reading.ahead.close()
     assert reading.dropped == ["read 1", "read 2"]

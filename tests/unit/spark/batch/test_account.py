@@ -1,13 +1,17 @@
-"""Splitting planned ranges by what was counted; no JVM."""
+"""The account of a batch: planned ranges are split by what was counted, and no offset is counted twice."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
+from sluice.errors import SluiceError
 from sluice.pipeline import Rows
-from sluice.ranges import Counts, OffsetRange
+from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice_spark.batch.account import PromiseError, account_exactly, account_for
+from sluice_spark.batch.deduped import duplicates_in
+from sluice_spark.batch.pace import fitting
+from sluice_spark.batch.stateful import dropped
 from sluice_spark.sinks.base import Tally
 
 SPAN = OffsetRange("t", 0, 10, 20)
@@ -16,7 +20,8 @@ ALL = list(Rows)
 
 
 def split(rows: Rows, read: int, bad: int, out: Tally | None) -> Counts:
-    (account,) = account_for(rows, [SPAN], {KEY: read}, {KEY: bad} if bad else {}, {KEY: out} if out else {})
+    counted = ({KEY: n} if n else {} for n in (read, bad))
+    (account,) = account_for(rows, [SPAN], *counted, {KEY: out} if out else {})
     assert account.range == SPAN
     return account.counts
 
@@ -26,59 +31,47 @@ def tally(rows: int, offsets: int | None = None, first: int = 10, last: int = 19
 
 
 @pytest.mark.parametrize("rows", ALL)
-def test_all_read_and_written(rows: Rows) -> None:
-    assert split(rows, 10, 0, tally(10)) == Counts(written=10)
+@pytest.mark.parametrize(
+    ("read", "bad", "out", "counts"),
+    [
+        (10, 0, tally(10), Counts(written=10)),
+        (7, 2, tally(5), Counts(written=5, quarantined=2, absent=3)),
+        (10, 10, None, Counts(quarantined=10)),
+        (0, 0, None, Counts(absent=10)),
+    ],
+)
+def test_account_splits_a_range_by_what_was_read_refused_and_written(
+    rows: Rows, read: int, bad: int, out: Tally | None, counts: Counts
+) -> None:
+    assert split(rows, read, bad, out) == counts
 
 
-@pytest.mark.parametrize("rows", ALL)
-def test_what_was_not_read_is_absent_and_what_broke_a_rule_is_quarantined(rows: Rows) -> None:
-    assert split(rows, 7, 2, tally(5)) == Counts(written=5, quarantined=2, absent=3)
-
-
-@pytest.mark.parametrize("rows", ALL)
-def test_a_range_of_nothing_but_bad_records(rows: Rows) -> None:
-    assert split(rows, 10, 10, None) == Counts(quarantined=10)
-
-
-@pytest.mark.parametrize("rows", ALL)
-def test_a_range_without_a_record_is_all_absent(rows: Rows) -> None:
-    assert account_for(rows, [SPAN], {}, {}, {})[0].counts == Counts(absent=10)
-
-
-def test_dropped_records_are_filtered_where_that_is_allowed() -> None:
+def test_account_counts_dropped_records_as_filtered_where_the_promise_allows_it() -> None:
     assert split(Rows.FILTER, 10, 1, tally(4)) == Counts(written=4, filtered=5, quarantined=1)
     assert split(Rows.FILTER, 10, 0, None) == Counts(filtered=10)
     assert split(Rows.MANY, 10, 0, tally(30, offsets=4)) == Counts(written=4, filtered=6)
+    assert split(Rows.AGGREGATE, 9, 2, None) == Counts(written=7, quarantined=2, absent=1)
 
 
-def test_an_aggregate_takes_every_good_record() -> None:
-    (account,) = account_for(Rows.AGGREGATE, [SPAN], {KEY: 9}, {KEY: 2}, {})
-    assert account.counts == Counts(written=7, quarantined=2, absent=1)
-
-
-def test_one_row_per_record_means_neither_fewer_nor_more() -> None:
-    with pytest.raises(PromiseError, match="10 records went into the transform and 9 rows came out"):
-        split(Rows.ONE, 10, 0, tally(9))
-    with pytest.raises(PromiseError):
-        split(Rows.ONE, 10, 0, None)
-
-
-@pytest.mark.parametrize("rows", [Rows.ONE, Rows.FILTER])
-def test_a_doubled_offset_is_seen_even_when_the_numbers_would_add_up(rows: Rows) -> None:
-    with pytest.raises(PromiseError, match="10 rows of 9 records"):
-        split(rows, 10, 0, tally(10, offsets=9))
-
-
-@pytest.mark.parametrize("rows", ALL)
-def test_more_offsets_than_good_records_cannot_be(rows: Rows) -> None:
-    with pytest.raises(PromiseError):
-        split(rows, 10, 3, tally(8))
-
-
-@pytest.mark.parametrize("rows", ALL)
-def test_more_records_than_offsets_cannot_be(rows: Rows) -> None:
-    with pytest.raises(PromiseError, match="11 records were read"):
-        split(rows, 11, 0, tally(10))
+@pytest.mark.parametrize(
+    ("rows", "read", "bad", "out"),
+    [
+        ([Rows.ONE], 10, 0, tally(9)),
+        ([Rows.ONE], 10, 0, None),
+        ([Rows.ONE, Rows.FILTER], 10, 0, tally(10, offsets=9)),  # doubled, although the numbers would add up
+        (ALL, 10, 3, tally(8)),  # more offsets than good records
+        (ALL, 11, 0, tally(10)),  # more records than offsets
+    ],
+)
+def test_account_refuses_numbers_that_break_the_promise_about_rows(
+    rows: list[Rows], read: int, bad: int, out: Tally | None
+) -> None:
+    for promise in rows:
+        with pytest.raises(PromiseError) as caught:
+            split(promise, read, bad, out)
+        assert caught.value.exit_code == 10
+        assert caught.value.state
+        assert str(read) in caught.value.what
 
 
 @pytest.mark.parametrize(
@@ -91,32 +84,24 @@ def test_more_records_than_offsets_cannot_be(rows: Rows) -> None:
         {KEY: Tally(2, 2, 19, 20)},
     ],
 )
-def test_offsets_that_were_not_planned_are_strangers(written: dict[tuple[str, int], Tally]) -> None:
-    with pytest.raises(PromiseError, match="did not read"):
+def test_account_refuses_offsets_that_were_not_planned(written: dict[tuple[str, int], Tally]) -> None:
+    with pytest.raises(PromiseError):
         account_for(Rows.MANY, [SPAN], {KEY: 10}, {}, written)
 
 
-def test_each_partition_is_held_to_its_own_count() -> None:
+def test_account_holds_each_partition_to_its_own_count() -> None:
     spans = [SPAN, OffsetRange("t", 1, 0, 10)]
     read = {KEY: 10, ("t", 1): 10}
     with pytest.raises(PromiseError, match="t-0"):  # 9 + 11 would add up over both
         account_for(Rows.ONE, spans, read, {}, {KEY: tally(9), ("t", 1): Tally(11, 11, 0, 9)})
 
 
-def test_a_broken_promise_says_what_happened_to_the_data_and_what_to_do() -> None:
-    with pytest.raises(PromiseError) as caught:
-        split(Rows.ONE, 10, 0, tally(9))
-    assert "nothing of this batch is visible" in caught.value.state
-    assert "rows: filter" in caught.value.next_step
-    assert caught.value.exit_code == 10
-
-
-def test_what_was_passed_over_is_filtered_whatever_the_file_promises() -> None:
+def test_account_counts_passed_over_offsets_as_filtered_whatever_the_promise() -> None:
     passed = [OffsetRange(SPAN.topic, SPAN.partition, SPAN.start + 2, SPAN.start + 6)]
     written = {KEY: Tally(5, 5, SPAN.start, SPAN.end - 1)}
     (account,) = account_for(Rows.ONE, [SPAN], {KEY: 5}, {}, written, passed=passed)
     assert account.counts == Counts(written=5, filtered=4, absent=1)
-    with pytest.raises(PromiseError, match="which has 6 offsets to read"):
+    with pytest.raises(PromiseError, match="6 offsets"):
         account_for(Rows.ONE, [SPAN], {KEY: 7}, {}, written, passed=passed)
 
 
@@ -131,7 +116,7 @@ def exactly(rows: Rows, came: list[int], bad: list[int], written: list[int] | No
     return counts.written, counts.filtered, counts.quarantined, counts.absent
 
 
-def test_exact_offsets_split_a_range_as_counts_do_and_see_what_counts_cannot() -> None:
+def test_account_of_exact_offsets_sees_errors_that_counts_cannot() -> None:
     assert exactly(Rows.ONE, [9, 10, 11, 12, 20], [12], [10, 11]) == (2, 0, 1, 7)
     assert exactly(Rows.FILTER, [10, 11, 12], [], [11]) == (1, 2, 0, 7)
     assert exactly(Rows.AGGREGATE, [10, 11], [], None) == (2, 0, 0, 8)
@@ -139,3 +124,36 @@ def test_exact_offsets_split_a_range_as_counts_do_and_see_what_counts_cannot() -
         exactly(Rows.ONE, [10, 11], [], [10])
     with pytest.raises(PromiseError, match="rows: filter"):
         exactly(Rows.FILTER, [10, 11], [11], [11])  # as many rows as good records, and of the wrong one
+
+
+def test_dedupe_counts_records_that_neither_passed_nor_were_late_as_duplicates() -> None:
+    came = {("t", 0): 10, ("t", 1): 4, ("t", 2): 1}
+    assert duplicates_in(came, {("t", 0): 3, ("t", 2): 1}, {("t", 0): 5, ("t", 1): 4}) == {("t", 0): 2}
+    assert duplicates_in({}, {}, {}) == {}
+    with pytest.raises(SluiceError, match="t-1, 2 ") as refused:
+        duplicates_in({("t", 0): 1}, {}, {("t", 0): 1, ("t", 1): 2})
+    assert refused.value.state
+
+
+def test_late_records_move_from_written_to_filtered_and_never_below_zero() -> None:
+    spans = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 4)]
+    accounts = [RangeAccount(spans[0], Counts(written=6, filtered=2, absent=2)), RangeAccount(spans[1], Counts(4))]
+    moved = RangeAccount(spans[0], Counts(written=1, filtered=7, absent=2))
+    assert dropped(accounts, {("t", 0): 5}) == [moved, accounts[1]]
+    with pytest.raises(ValueError, match="balance"):
+        dropped([RangeAccount(OffsetRange("t", 0, 0, 2), Counts(written=1, absent=1))], {("t", 0): 2})
+
+
+@pytest.mark.parametrize(
+    ("done", "size"),
+    [
+        ([], 5_000_000),
+        ([(10_000, 8.0)], 5_000_000),
+        ([(3_000_000, 60.0), (50, 20.0)], 1_500_000),
+        ([(50, 600.0), (3_000_000, 60.0)], 1_500_000),
+        ([(90_000_000, 60.0)], 5_000_000),
+        ([(100, 3600.0)], 1000),
+    ],
+)
+def test_the_size_of_a_batch_follows_the_pace_of_the_largest_before(done: list[tuple[int, float]], size: int) -> None:
+    assert fitting(done, 30.0, 5_000_000) == size

@@ -1,4 +1,4 @@
-"""Records leave the quarantine by their offsets, and those that a commit names are all there or are said to be gone."""
+"""Records leave the quarantine by their offsets; those that a commit names are all there or refused as gone."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def offsets(path: Path) -> list[tuple[int, int]]:
     return sorted((row["_partition"], row["_offset"]) for row in rows)
 
 
-def test_records_leave_by_their_offsets_whatever_files_hold_them(tmp_path: Path) -> None:
+def test_quarantine_loses_records_by_their_offsets_whatever_files_hold_them(tmp_path: Path) -> None:
     live = quarantine(tmp_path)
     for batch, found in enumerate(([(0, 3), (0, 4), (1, 4)], [(0, 9)])):
         assert live.commit(refuse(tmp_path, batch, found), SCHEMA, batch, {"run": "r"})
@@ -42,7 +42,7 @@ def test_records_leave_by_their_offsets_whatever_files_hold_them(tmp_path: Path)
     assert offsets(tmp_path) == [(0, 3), (1, 4)]
 
 
-def test_a_table_of_an_earlier_version_gets_what_it_lacks_with_its_next_records(tmp_path: Path) -> None:
+def test_quarantine_table_of_an_earlier_version_gets_new_columns_with_its_next_records(tmp_path: Path) -> None:
     older = StructType.fromJson(SCHEMA.jsonValue())
     older.fields[-1].dataType.elementType.fields.pop()
     path = tmp_path / "q"
@@ -61,23 +61,15 @@ def test_a_table_of_an_earlier_version_gets_what_it_lacks_with_its_next_records(
     assert offsets(path) == [(0, 4)]
 
 
-def test_what_a_commit_refused_is_found_in_its_folder(tmp_path: Path) -> None:
-    staged = refuse(tmp_path, 0, [(0, 3), (0, 4)])
-    accounts = [RangeAccount(span(0, 5), Counts(written=3, quarantined=2))]
+def test_quarantine_finds_refused_records_in_their_folder_and_misses_removed_ones(tmp_path: Path) -> None:
+    staged, sink = refuse(tmp_path, 0, [(0, 3), (0, 4)]), quarantine(tmp_path)
     note = {"version": 0, "run": "r", "refused": staged.folder}
-    assert refused_again(quarantine(tmp_path), note, accounts).files == staged.files
+    found = RangeAccount(span(0, 8), Counts(written=6, quarantined=2))
+    assert refused_again(sink, note, [found]).files == staged.files
     none = [RangeAccount(span(0, 5), Counts(written=5))]
-    assert refused_again(quarantine(tmp_path), {"version": 0, "run": "r"}, none) == NOTHING
-
-
-def test_refused_records_that_somebody_removed_are_told_and_forgone_only_when_asked(tmp_path: Path) -> None:
-    staged = refuse(tmp_path, 0, [(0, 3), (0, 4)])
-    accounts = [
-        RangeAccount(span(0, 8), Counts(written=6, quarantined=2)),
-        RangeAccount(span(0, 1, 1), Counts(0, 0, 1)),
-    ]
-    note = {"version": 0, "run": "r", "refused": staged.folder}
-    with pytest.raises(TakenBackError, match=r"refused 3 records .* where 2 are now") as caught:
-        refused_again(quarantine(tmp_path), note, accounts)
+    assert refused_again(sink, {"version": 0, "run": "r"}, none) == NOTHING
+    more = [found, RangeAccount(span(0, 1, 1), Counts(quarantined=1))]
+    with pytest.raises(TakenBackError, match=r"3 records .* 2 ") as caught:
+        refused_again(sink, note, more)
     assert "--recovery ignore_range" in caught.value.next_step
-    assert refused_again(quarantine(tmp_path), note, accounts, forgo=True).rows == 2
+    assert refused_again(sink, note, more, forgo=True).rows == 2

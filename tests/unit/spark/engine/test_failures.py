@@ -1,61 +1,72 @@
-"""What a failed query is taken for."""
+"""The typed error that a failed query becomes."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest import mock
+from typing import Any, cast
 
 import pytest
 from py4j.protocol import Py4JNetworkError
 from pyspark.errors import PySparkException
 
-from sluice import errors
-from sluice.errors import ExitCode, SluiceError, SourceUnreachableError
+from sluice.errors import (
+    AuthorizationError,
+    CheckpointError,
+    ExitCode,
+    OffsetsGoneError,
+    SinkError,
+    SluiceError,
+    SourceUnreachableError,
+)
 from sluice.ranges import OffsetRange
-from sluice_spark.batch import writer as batch
-from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.decoders.told import MARK, told
 from sluice_spark.engine.failures import EngineError, no_file_system
 from sluice_spark.engine.failures import classify as classify_with
 from sluice_spark.sources.kafka import SIGNS
+from sluice_spark.transforms.transform import apply
 
 
 def fine() -> None:
     return None
 
 
-def classify(error: Exception, ask: Callable[[], object]) -> SluiceError:
-    """As of a read of Kafka."""
+def unasked() -> None:
+    raise AssertionError("the source was asked")
+
+
+def classify(error: Exception, ask: Callable[[], object] = fine) -> SluiceError:
+    """Classify the failure of a read of Kafka."""
     return classify_with(error, ask, SIGNS)
 
 
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
-        ("org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", errors.AuthorizationError),
-        ("[STREAMING_CHECKPOINT_MISSING_METADATA_FILE]", errors.CheckpointError),
-        ("KAFKA_DATA_LOSS.START_OFFSET_RESET", errors.OffsetsGoneError),
-        ("org.apache.kafka.common.errors.TimeoutException: Timeout", errors.SourceUnreachableError),
-        (
-            "org.apache.kafka.common.KafkaException: Record batch for partition t-1 at offset 3 is invalid, cause: "
-            "Record is corrupt (stored crc = 1, computed crc = 2)",
-            errors.OffsetsGoneError,
-        ),
-        ("java.io.IOException: No space left on device", errors.SinkError),
-        ("org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory", errors.SinkError),
-        ("java.lang.NullPointerException", SluiceError),
-        (
-            "Query [id = 1, runId = 2] terminated with exception: Checksum error: file:/h/checkpoints/p/commits/1 at",
-            errors.CheckpointError,
-        ),
+        ("Caused by: org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized", AuthorizationError),
+        ("Caused by: [STREAMING_CHECKPOINT_MISSING_METADATA_FILE]", CheckpointError),
+        ("Caused by: KAFKA_DATA_LOSS.START_OFFSET_RESET", OffsetsGoneError),
+        ("Caused by: org.apache.kafka.common.errors.TimeoutException: Timeout", SourceUnreachableError),
+        ("Caused by: org.apache.kafka.common.KafkaException: Record batch for partition t-1 at offset 3 is invalid, "
+         "cause: Record is corrupt (stored crc = 1, computed crc = 2)", OffsetsGoneError),
+        ("Caused by: java.io.IOException: No space left on device", SinkError),
+        ("Caused by: org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory", SinkError),
+        ("Caused by: java.lang.NullPointerException", SluiceError),
+        ("Caused by: Query [id = 1, runId = 2] terminated with exception: Checksum error: file:/h/checkpoints/p/c/1 at",
+         CheckpointError),
+        ("[TASK_WRITE_FAILED] Task failed while writing rows to file:/x. SQLSTATE: 58030\nCaused by: "
+         "java.io.IOException: No space left on device", SinkError),
+        (": org.apache.spark.SparkException: Job aborted: Lost task 0.0 in stage 33.0 (TID 66): java.io.IOException: "
+         "Mkdirs failed to create file:/x", SinkError),
+        ("Caused by: java.lang.IllegalStateException: Cannot fetch offset 7", OffsetsGoneError),
+        ("Caused by: java.util.concurrent.TimeoutException: 10 s", SourceUnreachableError),
     ],
-)
-def test_a_failed_query_is_known_by_its_signs(text: str, kind: type[SluiceError]) -> None:
-    found = classify(RuntimeError(f"Job aborted\nCaused by: {text}\n\tat some.Frame"), fine)
-    assert type(found) is kind
-    assert text in found.what
-    assert "batches that were committed are in the sink" in found.state
-    assert found.next_step
+)  # fmt: skip
+def test_classify_knows_a_failed_query_by_the_engines_own_words(text: str, kind: type[SluiceError]) -> None:
+    for message in (text, f"Job aborted\n{text}\n\tat some.Frame"):
+        found = classify(RuntimeError(message))
+        assert type(found) is kind
+        assert found.state
+        assert found.next_step
 
 
 QUOTED = [
@@ -66,7 +77,7 @@ QUOTED = [
 
 
 class Raised(PySparkException):
-    """As Spark's own, of which the condition and its SQLSTATE are known."""
+    """An error of Spark with a known condition and SQLSTATE."""
 
     def __init__(self, text: str, condition: str | None, state: str | None) -> None:
         super().__init__(text)
@@ -83,7 +94,7 @@ class Raised(PySparkException):
 
 
 @pytest.mark.parametrize("quoted", QUOTED)
-def test_what_the_users_code_says_chooses_no_exit_code(quoted: str) -> None:
+def test_classify_takes_no_exit_code_from_what_user_code_says(quoted: str) -> None:
     """Texts as Spark 4.2 gives them, from UDFs, raise_error, values that do not convert, and Java functions."""
     worker = (
         f"An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File\nE: a\n{quoted}"
@@ -102,7 +113,7 @@ def test_what_the_users_code_says_chooses_no_exit_code(quoted: str) -> None:
         RuntimeError(f"{aborted}{lost}java.lang.reflect.InvocationTargetException\n\tat x\n"
                      f"Caused by: java.lang.NumberFormatException: For input string: 'Permission denied'\n"),
     ):  # fmt: skip
-        found = classify(error, fine)
+        found = classify(error)
         assert type(found) is SluiceError, error
         assert found.exit_code is ExitCode.OTHER
 
@@ -110,29 +121,13 @@ def test_what_the_users_code_says_chooses_no_exit_code(quoted: str) -> None:
 @pytest.mark.parametrize(
     "raised", [OSError(13, "Permission denied"), ConnectionRefusedError("no"), RuntimeError("TimeoutException")]
 )
-def test_what_a_transform_raises_on_the_driver_chooses_no_exit_code(raised: Exception) -> None:
-    def transform(_: object) -> object:
+def test_classify_takes_no_exit_code_from_what_a_transform_raises_on_the_driver(raised: Exception) -> None:
+    def transform(_: object) -> Any:
         raise raised
 
-    writer = BatchWriter(None, "r", transform, None, None, None)  # type: ignore[arg-type]
-    with mock.patch.multiple(batch, source_columns=mock.DEFAULT, F=mock.DEFAULT), pytest.raises(type(raised)) as caught:
-        writer.rows_of(mock.MagicMock())
-    assert type(classify(caught.value, fine)) is SluiceError
-
-
-@pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        ("[TASK_WRITE_FAILED] Task failed while writing rows to file:/x. SQLSTATE: 58030\nCaused by: "
-         "java.io.IOException: No space left on device", errors.SinkError),
-        (": org.apache.spark.SparkException: Job aborted: Lost task 0.0 in stage 33.0 (TID 66): java.io.IOException: "
-         "Mkdirs failed to create file:/x", errors.SinkError),
-        ("Caused by: java.lang.IllegalStateException: Cannot fetch offset 7", errors.OffsetsGoneError),
-        ("Caused by: java.util.concurrent.TimeoutException: 10 s", errors.SourceUnreachableError),
-    ],
-)  # fmt: skip
-def test_the_engines_own_words_still_do(text: str, kind: type[SluiceError]) -> None:
-    assert type(classify(RuntimeError(text), fine)) is kind
+    with pytest.raises(type(raised)) as caught:
+        apply(transform, cast(Any, None))
+    assert type(classify(caught.value)) is SluiceError
 
 
 PYTHON = """An exception was thrown from the Python worker:
@@ -164,7 +159,7 @@ Caused by: java.lang.Other: root
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (PYTHON, "ValueError: bad value 3"),
         (JAVA, "org.apache.spark.SparkException: Job aborted"),
@@ -173,60 +168,53 @@ Caused by: java.lang.Other: root
         ("", "no message"),
     ],
 )
-def test_a_failure_tells_what_was_raised_and_the_same_each_time(text: str, told: str) -> None:
-    assert classify(RuntimeError(text), fine).what == f"the query failed: {told}"
+def test_classify_names_the_error_that_was_raised(text: str, reason: str) -> None:
+    assert classify(RuntimeError(text)).what.endswith(f": {reason}")
 
 
-def test_the_broker_knows_better_than_the_message() -> None:
+@pytest.mark.parametrize("text", ["java.lang.NullPointerException", "No space left on device"])
+def test_classify_believes_the_broker_rather_than_the_message(text: str) -> None:
     def ask() -> None:
-        raise errors.OffsetsGoneError("t-0 [0, 5) is gone", next_step="n", ranges=[OffsetRange("t", 0, 0, 5)])
+        raise OffsetsGoneError("t-0 [0, 5) is gone", next_step="n", ranges=[OffsetRange("t", 0, 0, 5)])
 
-    for text in ("java.lang.NullPointerException", "No space left on device"):
-        found = classify(RuntimeError(text), ask)
-        assert type(found) is errors.OffsetsGoneError
-        assert "t-0 [0, 5)" in found.what
-        assert found.ranges == (OffsetRange("t", 0, 0, 5),)
-
-
-def test_a_broken_checkpoint_is_not_explained_by_the_broker() -> None:
-    def ask() -> None:
-        raise AssertionError("was asked")
-
-    assert type(classify(RuntimeError("STREAMING_CHECKPOINT_X"), ask)) is errors.CheckpointError
+    found = classify(RuntimeError(text), ask)
+    assert type(found) is OffsetsGoneError
+    assert "t-0 [0, 5)" in found.what
+    assert found.ranges == (OffsetRange("t", 0, 0, 5),)
 
 
-@pytest.mark.parametrize("error", [ConnectionRefusedError(111, "Connection refused"), Py4JNetworkError("is empty")])
-def test_a_jvm_that_is_gone_is_not_taken_for_a_broker_that_is_down(error: Exception) -> None:
-    def ask() -> None:
-        raise AssertionError("was asked")
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (RuntimeError("STREAMING_CHECKPOINT_X"), CheckpointError),
+        (ConnectionRefusedError(111, "Connection refused"), EngineError),
+        (Py4JNetworkError("is empty"), EngineError),
+    ],
+)
+def test_classify_does_not_ask_the_broker_about_a_checkpoint_or_a_jvm_that_is_gone(
+    error: Exception, kind: type[SluiceError]
+) -> None:
+    assert type(classify(error, unasked)) is kind
 
-    found = classify(error, ask)
+
+def test_classify_takes_a_full_heap_for_no_fault_of_records() -> None:
+    java = "java.lang.OutOfMemoryError: Java heap space\n\tat java.base/java.util.Arrays.copyOf(Arrays.java:3745)"
+    found = classify(RuntimeError(f"Job aborted due to stage failure: Task 0 failed 1 times: {java}"))
     assert type(found) is EngineError
     assert found.exit_code is ExitCode.OTHER
-
-
-def test_a_heap_that_is_used_up_is_no_records_fault() -> None:
-    java = "java.lang.OutOfMemoryError: Java heap space\n\tat java.base/java.util.Arrays.copyOf(Arrays.java:3745)"
-    found = classify(RuntimeError(f"Job aborted due to stage failure: Task 0 failed 1 times: {java}"), fine)
-    assert type(found) is EngineError
     assert "driver_memory" in found.next_step
-    quoted = classify(RuntimeError(f"[CAST_INVALID_INPUT] The value 'x: {java}' of the type"), fine)
-    assert type(quoted) is SluiceError
-    assert "read the log" in quoted.next_step
+    assert type(classify(RuntimeError(f"[CAST_INVALID_INPUT] The value 'x: {java}' of the type"))) is SluiceError
 
 
-def test_a_typed_error_stays_what_it_is() -> None:
-    error = errors.SinkError("full")
-    assert classify(error, fine) is error
-
-
-def test_only_a_worker_of_this_driver_tells_what_becomes_of_a_batch() -> None:
+def test_classify_returns_typed_errors_also_those_of_this_drivers_workers() -> None:
+    full = SinkError("full")
+    assert classify(full) is full
     down = SourceUnreachableError("the registry is down", state="nothing was written", next_step="run again")
     text = f"[PYTHON_EXCEPTION] Traceback ...\nRuntimeError: {told(down, MARK)}\n\tat java.lang.Thread.run"
-    found = classify(RuntimeError(text), lambda: pytest.fail("the source was asked"))
+    found = classify(RuntimeError(text), unasked)
     assert (type(found), found.what, found.next_step) == (SourceUnreachableError, "the registry is down", "run again")
     forged = f"RuntimeError: {told(down, 'sluice-of-another')}"
-    assert type(classify(RuntimeError(forged), lambda: None)) is SluiceError
+    assert type(classify(RuntimeError(forged))) is SluiceError
 
 
 @pytest.mark.parametrize(
@@ -238,7 +226,7 @@ def test_only_a_worker_of_this_driver_tells_what_becomes_of_a_batch() -> None:
         ("java.lang.ClassNotFoundException: org.example.Own", False),
     ],
 )  # fmt: skip
-def test_a_url_that_spark_has_no_client_for_names_the_package(text: str, lacks: bool) -> None:
+def test_no_file_system_names_the_package_for_a_url_without_a_client(text: str, lacks: bool) -> None:
     found = no_file_system(Exception(f"An error occurred while calling o1.parquet.\n: {text}"))
     assert (found is not None) is lacks
     assert found is None or "spark.jars.packages" in found.next_step

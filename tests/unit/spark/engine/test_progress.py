@@ -1,15 +1,22 @@
-"""How far a run has come, in words."""
+"""The lines of a run's log: its progress, Spark's tasks, the seconds of its phases."""
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
+from unittest import mock
 
 import pytest
+from pyspark.errors import PySparkException
+from tests.fixtures.golden import Golden
 
 from sluice.ranges import Counts, OffsetRange, RangeAccount
-from sluice_spark.engine.logs import logger
+from sluice_spark.engine import tasks
+from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.progress import Progress
+from sluice_spark.engine.stopwatch import Stopwatch
+from sluice_spark.engine.tasks import in_words
 
 
 def span(start: int, end: int, partition: int = 0) -> OffsetRange:
@@ -23,32 +30,80 @@ def said(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> p
     return caplog
 
 
-def test_what_remains_counts_down_to_where_the_log_ended(
-    said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+def test_progress_counts_down_to_where_the_log_ended(
+    said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
-    clock = iter([0.0, 100.0, 104.0, 200.0, 201.0])
+    clock = iter([0.0, 100.0, 104.0, 200.0, 201.0, 202.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
     given = {"t": {0: 10}}
     progress = Progress({"t": {0: 2_010, 1: 500}}, given)
-    first = [span(10, 1_010)]
+    first, second = [span(10, 1_010)], [span(1_010, 2_010), span(0, 500, 1)]
     progress.begin(0, first)
     progress.end(0, first, [RangeAccount(first[0], Counts(written=790, filtered=8, quarantined=2, absent=200))])
-    second = [span(1_010, 2_010), span(0, 500, 1)]
     progress.begin(1, second)
     progress.end(1, second, [RangeAccount(r, Counts(written=len(r))) for r in second])
-    assert said.messages == [
-        "batch 0: 1,000 offsets in 1 partitions",
-        "batch 0: 790 written, 8 filtered, 2 quarantined, 200 absent; 4.0 s, 200 records/s; "
-        "1,500 offsets remain (40% done, about 6 s to go)",
-        "batch 1: 1,500 offsets in 2 partitions",
-        "batch 1: 1,500 written; 1.0 s, 1,500 records/s; 0 offsets remain",
-    ]
+    progress.end(2, [], [])
+    of_tasks = [in_words(*t) for t in ((0, 40, 11.0), (10, 40, 20.0), (1_999, 2_000, 7200.0), (40, 40, 20.0))]
+    golden("progress", "\n".join([*said.messages, *of_tasks]))
     assert given == {"t": {0: 10}}, "the caller's positions are the caller's"
 
 
-def test_a_batch_without_an_account_is_nothing(said: pytest.LogCaptureFixture) -> None:
-    progress = Progress({"t": {0: 5}}, {"t": {0: 0}})
-    progress.end(3, [], [])
-    (line,) = said.messages
-    assert line.startswith("batch 3: nothing; ")
-    assert line.endswith("; 5 offsets remain")
+def test_lines_of_tasks_come_until_the_step_ends_and_no_trouble_ends_it(
+    said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "_LOOK", 0.001)
+    monkeypatch.setattr(tasks, "_EVERY", 0.0)
+    asked, spoken = iter(range(1, 1_000_000)), threading.Event()
+    stage = mock.Mock(numTasks=40, numCompletedTasks=0)
+
+    def active() -> list[int]:
+        """Fail each third time; one task ends each time."""
+        number = next(asked)
+        stage.numCompletedTasks = min(number, 39)
+        if number > 40:
+            spoken.set()
+        if number % 3 == 0:
+            raise OSError("gone for a moment")
+        return [7, 8]
+
+    spark = mock.MagicMock()
+    tracker = spark.sparkContext.statusTracker.return_value
+    tracker.getActiveStageIds, tracker.getStageInfo = active, {7: stage}.get
+    with tasks.watched(spark, "batch 3"):
+        assert spoken.wait(30)
+    assert said.messages[0].startswith("batch 3: 1 of 40 tasks are done (2%)")
+    assert len(said.messages) > 20
+    assert not [t for t in threading.enumerate() if t.name == "sluice-progress"]
+
+
+def test_stopwatch_adds_up_phases_also_when_they_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Stopwatch()
+    assert watch.seconds.keys() == {"process"}
+    assert watch.seconds["process"] > 0, "the seconds before it was made"
+    watch.seconds["process"] = 1.0
+    clock = iter([0.0, 2.5, 10.0, 10.25, 20.0, 21.0])
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock))
+    with watch.phase("read"):
+        pass
+    with watch.phase("commit"):
+        pass
+    with pytest.raises(ValueError, match="broken"), watch.phase("read"):
+        raise ValueError("broken")
+    assert str(watch) == "process 1.00, read 3.50, commit 0.25"
+
+
+def test_the_log_leaves_out_the_stack_of_each_failed_query(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    context = mock.Mock()
+    context.contextType.return_value.name = "SQL"
+    monkeypatch.setattr(logger, "handlers", [])
+    monkeypatch.setattr(logger, "propagate", logger.propagate)
+    set_up()
+    failed = PySparkException("Division by zero", errorClass=None, contexts=[context])
+    failed._log_exception()
+    logger.info("a line")
+    written = capfd.readouterr().err
+    assert "Division" not in written
+    assert "sluice: a line" in written
+    logging.getLogger("SQLQueryContextLogger").setLevel(logging.WARNING)

@@ -31,40 +31,42 @@ def place(tmp_path: Path) -> Place:
     return place
 
 
-def seen(place: Place, *, told: Judgement = FINE, batch: Profile | None = None, of: Any = past.ALL, **keys: Any) -> Any:
+def seen(
+    place: Place, *, found: Judgement = FINE, batch: Profile | None = None, of: Any = past.ALL, **keys: Any
+) -> Any:
     history = {"at_least": 3, "volume": True, "columns": {"id": ["nulls"]}, **keys}
     place.configure(quality={"history": history})
-    return with_past(told, load(str(place.file)), place.ledger, ["r3"], batch, of=of)
+    return with_past(found, load(str(place.file)), place.ledger, ["r3"], batch, of=of)
 
 
 @pytest.mark.parametrize(("severity", "verdict"), [("warning", "warned"), ("critical", "failed")])
-def test_what_is_far_off_is_a_limit_that_is_exceeded(place: Place, severity: str, verdict: str) -> None:
+def test_history_limit_is_exceeded_by_a_figure_that_is_far_off(place: Place, severity: str, verdict: str) -> None:
     found = seen(place, severity=severity)
     assert found.verdict == verdict
     assert [(e.limit, e.verdict) for e in found.excesses] == [("max_lost", "warned"), ("history.volume", verdict)]
-    assert "100; in the last 3 accepted runs 1,000, so 850 to 1,150 is expected" in "\n".join(found.reasons)
+    assert "850 to 1,150" in "\n".join(found.reasons)
     assert [(c["figure"], c["ok"]) for c in found.as_dict()["history"]["checks"]] == [
         ("volume", False),
         ("nulls", True),
     ]
 
 
-def test_without_the_key_nothing_is_judged_and_too_few_runs_fail_nothing(place: Place) -> None:
+def test_history_is_not_judged_without_its_key_and_too_few_runs_only_warn(place: Place) -> None:
     assert with_past(FINE, load(str(place.file)), place.ledger, ["r3"]) is FINE
     found = seen(place, at_least=4, severity="critical")
     assert (found.verdict, found.history["checks"]) == ("warned", [])
     assert found.history["unknown"] == {"history": "there are 3 accepted runs before this one, and 4 are needed"}
 
 
-def test_a_batch_is_judged_by_its_columns_and_the_run_later_by_the_rest(place: Place) -> None:
+def test_history_judges_a_batch_by_its_columns_and_the_run_later_by_the_rest(place: Place) -> None:
     batch = seen(place, batch=profile(30, nulls=30), of=["columns"])
     assert [e.limit for e in batch.excesses][1:] == ["history.nulls(id)"]
-    whole = seen(place, told=batch, of=["volume", "freshness"], freshness="1h")
+    whole = seen(place, found=batch, of=["volume", "freshness"], freshness="1h")
     assert [c["figure"] for c in whole.history["checks"]] == ["nulls", "volume"]
     assert whole.history["unknown"] == {"history.freshness": "no row with a known time was written yet"}
 
 
-def test_a_history_that_cannot_be_judged_is_an_error_and_no_pass(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_history_that_cannot_be_judged_is_an_error_and_no_pass(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: Any, **__: Any) -> None:
         raise ValueError("odd")
 

@@ -2,112 +2,115 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, span, split
 
 from sluice.errors import QualityError
+from sluice.ledger import Lease
 from sluice.pipeline import load
+from sluice.ranges import RangeAccount
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.failures import EngineError
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.gate import Gate
 from sluice_spark.sinks.base import NOTHING
 
+WRITER = mock.Mock(sink=None, schema=None)
+"""Gives a batch up as a batch's writer does, and has staged nothing."""
+WRITER.give_up = lambda ranges, lost: BatchWriter.give_up(WRITER, ranges, lost)
 
-def test_what_an_earlier_attempt_of_the_run_lost_is_told(tmp_path: Path) -> None:
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     place.configure()
+    return place
+
+
+def gate(place: Place, run: str, error: str | None = None, judged: list[Judgement] | None = None) -> Gate:
+    """Return the gate of a run whose judge has this error."""
+    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error=error))
+    return Gate(load(str(place.file)), run, place.ledger, judge, judged or [])
+
+
+@contextmanager
+def planned(place: Place, run: str) -> Iterator[Lease]:
+    with place.ledger.acquire("p", run) as lease:
+        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        yield lease
+
+
+def batch(*accounts: RangeAccount) -> PreparedBatch:
+    return PreparedBatch(accounts, NOTHING)
+
+
+def test_gate_sums_up_offsets_that_an_earlier_attempt_of_the_run_lost(place: Place) -> None:
     place.commit("r", split(0, 5))
-    judge: Any = SimpleNamespace(name="s")
-    gate = Gate(load(str(place.file)), "r", place.ledger, judge, [Judgement("s", 5, wrote=True)])
-    found = gate.summary(["r"])
+    own = gate(place, "r", judged=[Judgement("s", 5, wrote=True)])
+    found = own.summary(["r"])
     assert found is not None
     assert (found.verdict, found.excesses) == ("passed", ())
     place.commit("r", split(5, 9, lost=4))
-    found = gate.summary(["r"])
+    found = own.summary(["r"])
     assert found is not None
-    assert (found.verdict, [str(e) for e in found.excesses]) == (
-        "warned", ["max_lost: 4 offsets are lost, by an earlier attempt"],
-    )  # fmt: skip
+    assert (found.verdict, [e.limit for e in found.excesses]) == ("warned", ["max_lost"])
+    assert "4 offsets" in str(found.excesses[0])
 
 
-class Writer:
-    """Gives up, as a batch's writer does, and has staged nothing."""
-
-    sink = schema = None
-    give_up = BatchWriter.give_up
-
-
-def test_what_was_decided_counts_also_in_a_run_that_judges_nothing(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.configure()
+def test_gate_gives_a_batch_up_also_in_a_run_that_judges_nothing(place: Place) -> None:
     place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 1))
-    gate, writer = Gate(load(str(place.file)), "r2", place.ledger, None), cast(Any, Writer())
-    assert gate.given_up(writer, (1, 0), [span(0, 5)]) is None
-    prepared = gate.given_up(writer, (1, 1), [span(5, 9), span(0, 0, 1)])
+    own = Gate(load(str(place.file)), "r2", place.ledger, None)
+    assert own.given_up(WRITER, (1, 0), [span(0, 5)]) is None
+    prepared = own.given_up(WRITER, (1, 1), [span(5, 9), span(0, 0, 1)])
     assert prepared is not None
     assert [(item.range, item.reason) for item in prepared.lost] == [(span(5, 9), "retracted: wrong unit")]
-    assert prepared.profiled is None, "that it has no rows is not what is normal, and is judged by nothing"
-    gate.admit(cast(Any, None), cast(Any, None), writer, prepared, (1, 0))
-    assert gate.summary(["r2"]) is None
+    assert prepared.profiled is None, "that it has no rows is not usual, and is judged by nothing"
+    own.admit(mock.Mock(), mock.Mock(), WRITER, prepared, (1, 0))
+    assert own.summary(["r2"]) is None
 
 
-def test_a_decision_is_about_records_and_not_about_a_number(tmp_path: Path) -> None:
+def test_gate_applies_a_decision_to_its_records_and_not_to_a_batch_number(place: Place) -> None:
     """A power cut took the plan of a batch away, and Spark planned more under its number."""
-    place = Place(tmp_path)
-    place.configure()
-    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error="it broke"))
-    gate, writer = Gate(load(str(place.file)), "r2", place.ledger, judge), cast(Any, Writer())
-    with place.ledger.acquire("p", "r") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        for batch in (0, 1):
-            place.ledger.batch_started(lease, epoch=1, batch=batch, ranges=[span(5, 9), span(0, 0, 1)])
+    own, spark = gate(place, "r2", "it broke"), mock.MagicMock()
+    with planned(place, "r") as lease:
+        for number in (0, 1):
+            place.ledger.batch_started(lease, epoch=1, batch=number, ranges=[span(5, 9), span(0, 0, 1)])
     place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
     place.ledger.verdict_accepted("p", "r", verdict="error", reason="fine", batch=(1, 1))
-    with place.ledger.acquire("p", "r2") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    with planned(place, "r2") as lease:
         more = [span(5, 12), span(0, 2, 1)]
         place.ledger.batch_started(lease, epoch=1, batch=0, ranges=more)
-        assert gate.given_up(writer, (1, 0), more) is None
-        assert gate.given_up(writer, (1, 0), [span(5, 9)]) is not None
-        with pytest.raises(QualityError, match="judged error"):
-            gate.admit(lease, mock.MagicMock(), writer, PreparedBatch((split(5, 12),), NOTHING), (1, 1))
-        gate.admit(lease, mock.MagicMock(), writer, PreparedBatch((split(5, 7), split(7, 9)), NOTHING), (1, 1))
+        assert own.given_up(WRITER, (1, 0), more) is None
+        assert own.given_up(WRITER, (1, 0), [span(5, 9)]) is not None
+        with pytest.raises(QualityError):
+            own.admit(lease, spark, WRITER, batch(split(5, 12)), (1, 1))
+        own.admit(lease, spark, WRITER, batch(split(5, 7), split(7, 9)), (1, 1))
 
 
-def test_what_is_given_up_while_it_is_prepared_is_not_taken_for_accepted(tmp_path: Path) -> None:
-    place = Place(tmp_path)
-    place.configure()
-    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error="it broke"))
-    gate = Gate(load(str(place.file)), "r2", place.ledger, judge)
-    prepared = PreparedBatch((split(0, 5),), NOTHING)
+def test_gate_does_not_take_a_batch_for_accepted_that_is_given_up_while_it_is_prepared(place: Place) -> None:
+    own, spark = gate(place, "r2", "it broke"), mock.MagicMock()
     place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
-    with place.ledger.acquire("p", "r2") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        with pytest.raises(QualityError, match="judged error before it is published: judging failed: it broke"):
-            gate.admit(lease, mock.MagicMock(), cast(Any, Writer()), prepared, (1, 0))
+    with planned(place, "r2") as lease:
+        with pytest.raises(QualityError, match="it broke"):
+            own.admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
         place.ledger.verdict_accepted("p", "r2", verdict="error", reason="fine", batch=(1, 0))
-        gate.admit(lease, mock.MagicMock(), cast(Any, Writer()), prepared, (1, 0))
-    found = gate.summary(["r2"])
+        own.admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
+    found = own.summary(["r2"])
     assert found is not None
     assert (found.verdict, [e.limit for e in found.excesses]) == ("warned", ["accepted"])
 
 
-def test_the_end_of_spark_is_no_verdict(tmp_path: Path) -> None:
-    """With quality.on_failed: hold, somebody would have to settle a batch that nobody judged."""
-    place = Place(tmp_path)
-    place.configure()
-    judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error="Connection refused"))
-    gate = Gate(load(str(place.file)), "r", place.ledger, judge)
+def test_gate_gives_no_verdict_when_spark_ends(place: Place) -> None:
+    """With quality.on_failed: hold, an operator would have to settle a batch that was not judged."""
     spark = mock.MagicMock()
     spark.range.side_effect = ConnectionRefusedError("Connection refused")
-    with place.ledger.acquire("p", "r") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        with pytest.raises(EngineError, match="does not answer any more"):
-            gate.admit(lease, spark, cast(Any, Writer()), PreparedBatch((split(0, 5),), NOTHING), (1, 0))
+    with planned(place, "r") as lease, pytest.raises(EngineError):
+        gate(place, "r", "Connection refused").admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
     assert place.ledger.known_run("p", "r").verdict is None

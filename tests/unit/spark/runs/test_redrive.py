@@ -1,4 +1,4 @@
-"""What a redriving takes at a time."""
+"""The portions in which records are redriven."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from sluice.ranges import OffsetRange, runs_of, subtract
 from sluice_spark.runs.redrive import portions, windows
 
 
-def test_portions_are_all_of_it_and_none_is_too_large() -> None:
-    for seed in range(200):
+def test_redrive_portions_hold_all_offsets_and_none_is_too_large() -> None:
+    for seed in range(100):
         chance = random.Random(seed)
         ranges, start = [], 0
         for _ in range(chance.randrange(9)):
@@ -26,8 +26,8 @@ def test_portions_are_all_of_it_and_none_is_too_large() -> None:
         assert subtract([r for r in ranges if len(r)], flat) == []
 
 
-def test_windows_hold_each_offset_once_and_few_stretches() -> None:
-    for seed in range(300):
+def test_redrive_windows_hold_each_offset_once_and_few_stretches() -> None:
+    for seed in range(100):
         chance = random.Random(seed)
         came = {
             (f"t{n}", n): np.array(sorted(chance.sample(range(60), chance.randrange(1, 40))), dtype=np.int64)
@@ -44,7 +44,7 @@ def test_windows_hold_each_offset_once_and_few_stretches() -> None:
         assert taken == [(*key, int(o)) for key, numbers in sorted(came.items()) for o in numbers]
 
 
-def test_a_million_scattered_offsets_are_cut_into_commits_of_a_size_that_can_be_read() -> None:
+def test_redrive_cuts_a_million_scattered_offsets_into_commits_of_a_readable_size() -> None:
     came = {("t", 0): np.arange(0, 2_000_000, 2, dtype=np.int64)}
     found = list(windows(came, 500_000))
     assert len(found) == 200

@@ -1,127 +1,196 @@
-"""What every run refuses before it does anything."""
+"""Every kind of run: its session, what it refuses before it begins, its verdict, and what it says of its end."""
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
+from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, span, split
 
-from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.errors import ConfigError, QualityError, SinkError, SluiceError, SourceUnreachableError
 from sluice.ledger import Lease
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice_spark.quality.judgement import Judgement
+from sluice_spark.runs import batches
+from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
+from sluice_spark.runs.logged import _unapplied
+from sluice_spark.runs.measured import operators_of
 from sluice_spark.runs.run import Run
 
 
-class Driven(RuntimeError):
-    """The run was let in."""
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
 
 
-class Retraction(Run):
-    """A run of another kind than the ledger's."""
+def context(place: Place, run: str = "a", session: Any = None, judge: Any = None) -> RunContext:
+    return RunContext(load(str(place.file)), run, place.ledger, place.home, session, Recovery.REPLAY, judge)
 
-    kind: ClassVar[str] = "retract"
+
+def test_a_session_that_began_is_waited_for_and_becomes_that_of_the_thread(place: Place) -> None:
+    began, go_on, threads = threading.Event(), threading.Event(), list[int]()
+    there = object()
+
+    def open_session() -> Any:
+        threads.append(threading.get_ident())
+        if len(threads) == 1:
+            began.set()
+            assert go_on.wait(30)
+        return there
+
+    own = context(place, session=open_session)
+    own.begin_session()
+    own.begin_session()
+    assert began.wait(30)
+    threading.Timer(0.1, go_on.set).start()
+    assert own.session() is cast(Any, there)
+    assert len(threads) == 2
+    assert threads[0] != threads[1] == threading.get_ident()
+
+
+def test_a_session_that_could_not_begin_raises_its_error_when_it_is_needed(place: Place) -> None:
+    own = context(place, session=mock.Mock(side_effect=OSError("no JVM")))
+    own.begin_session()
+    with pytest.raises(OSError, match="no JVM"):
+        own.session()
+
+
+class Scripted(Run):
+    """A live run whose work is a function of its lease."""
+
+    kind: ClassVar[str] = "live"
+    script: Callable[[Any, Lease], str | None]
 
     def _drive(self, lease: Lease) -> str | None:
-        raise Driven
+        return type(self).script(self, lease)
 
 
-def test_a_verdict_is_not_lost_to_a_run_of_another_kind_under_its_id(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+def fails(*_: Any) -> str | None:
+    raise SourceUnreachableError("no broker answers", state="nothing was read", next_step="start it")
+
+
+def test_a_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(place: Place) -> None:
+    class Retraction(Scripted):
+        kind, script = "retract", staticmethod(fails)
+
     place.commit("a", split(0, 5))
-
-    def run() -> Any:
-        never = cast(Any, None)
-        context = RunContext(load(str(place.file)), "a", place.ledger, place.home, never, Recovery.REPLAY, None)
-        return Retraction(context).execute()
-
-    with pytest.raises(Driven):
-        run()  # without a verdict there is nothing to lose
+    with pytest.raises(SourceUnreachableError):  # without a verdict there is nothing to lose
+        Retraction(context(place)).execute()
     place.ledger.judged(None, "p", "a", verdict="failed", judgement={"reasons": ["x"]})
-    with pytest.raises(ConfigError, match="'a' is the id of another run of 'p', of the kind live"):
-        run()
+    with pytest.raises(ConfigError, match="'a'"):
+        Retraction(context(place)).execute()
     row = place.ledger.known_run("p", "a")
     assert (row.kind, row.verdict) == ("live", "failed")
 
 
-class Unlucky(Run):
-    """A live run that finds no broker."""
-
-    kind: ClassVar[str] = "live"
-
-    def _drive(self, lease: Lease) -> str | None:
-        raise SourceUnreachableError("no broker answers", state="nothing was read", next_step="start it")
-
-
-def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("run", "verdict", "kept"), [("a", "failed", "failed"), ("dead", "passed", "passed"), ("b", "empty", None)]
+)
+def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(
+    place: Place, run: str, verdict: str, kept: str | None
+) -> None:
     """It may hold the pipeline; and without it, the next run would answer for the rows."""
-    place = Place(tmp_path)
-    never = cast(Any, None)
-    for run, verdict, kept in (("a", "failed", "failed"), ("dead", "passed", "passed"), ("b", "empty", None)):
-        place.commit(run, *([split(0, 5)] if run == "a" else []))
-        if run == "dead":
-            place.execute("UPDATE sluice_run SET state = 'open', seconds = NULL WHERE run = 'dead'")
-        place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["x"]})
-        context = RunContext(load(str(place.file)), run, place.ledger, place.home, never, Recovery.REPLAY, None)
-        with pytest.raises(SourceUnreachableError):
-            Unlucky(context).execute()
-        row = place.ledger.known_run("p", run)
-        assert (row.verdict, row.state) == (kept, "failed")
-        assert (row.error or {})["exit_code"] == 20
+
+    class Unlucky(Scripted):
+        script = staticmethod(fails)
+
+    place.commit(run, *([split(0, 5)] if run == "a" else []))
+    if run == "dead":
+        place.execute("UPDATE sluice_run SET state = 'open', seconds = NULL WHERE run = 'dead'")
+    place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["x"]})
+    with pytest.raises(SourceUnreachableError):
+        Unlucky(context(place, run)).execute()
+    row = place.ledger.known_run("p", run)
+    assert (row.verdict, row.state) == (kept, "failed")
+    assert (row.error or {})["exit_code"] == 20
     assert place.ledger.unjudged("p", "live") == []
-
-
-class Validating:
-    """Judges behind the commit, by rote."""
-
-    name = "s"
-
-    def __init__(self, error: str | None) -> None:
-        self.error, self.asked = error, list[list[str]]()
-
-    def settle(self, ledger: Any, open_session: Any, sink: Any, runs: list[str]) -> Judgement:
-        self.asked.append(runs)
-        return Judgement("s", 5, runs=tuple(runs), error=self.error)
-
-
-class Gated(Run):
-    """A live run whose one batch passed the gate."""
-
-    kind: ClassVar[str] = "live"
-
-    def _drive(self, lease: Lease) -> str | None:
-        self._plan(lease, [span(10, 15)], [], epoch=1)
-        self.context.gate._judgements.append(Judgement("s", 5))
-        self.ledger.batch_committed(lease, epoch=1, batch=2, accounts=[split(10, 15)])
-        return self._judge(lease, cast(Any, None))
 
 
 @pytest.mark.parametrize(
     ("error", "verdicts"),
     [(None, ("passed", "passed", "passed")), ("half is null", ("error", "failed", "failed"))],
 )
-def test_what_the_gate_let_through_says_nothing_of_rows_that_nobody_judged(
-    tmp_path: Path, error: str | None, verdicts: tuple[str, ...]
+def test_the_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
+    place: Place, error: str | None, verdicts: tuple[str, ...]
 ) -> None:
-    place = Place(tmp_path)
+    class Gated(Scripted):
+        def script(self, lease: Lease) -> str | None:
+            self._plan(lease, [span(10, 15)], [], epoch=1)
+            self.context.gate.admit(lease, mock.Mock(), mock.Mock(), mock.MagicMock(accounts=(), profile=None))
+            self.ledger.batch_committed(lease, epoch=1, batch=2, accounts=[split(10, 15)])
+            return self._judge(lease, mock.Mock())
+
+    def settle(_ledger: Any, _session: Any, _sink: Any, runs: list[str]) -> Judgement:
+        return Judgement("s", 5, runs=tuple(runs), error=error)
+
     place.configure(quality={"when": "before_commit"})
-    never = cast(Any, None)
     for number, (run, gated) in enumerate((("unjudged", False), ("died", True))):
         with place.ledger.acquire("p", run) as lease:
-            place.ledger.run_planned(
-                lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}, gated=gated
-            )
+            plan: dict[str, Any] = {"kind": "live", "recovery": "replay", "epoch": 1, "ranges": [], "topic_ids": {}}
+            place.ledger.run_planned(lease, **plan, gated=gated)
             place.ledger.batch_committed(lease, epoch=1, batch=number, accounts=[split(number * 5, number * 5 + 5)])
             place.ledger.run_closed(lease, state="failed")
-    judge: Any = Validating(error)
-    context = RunContext(load(str(place.file)), "own", place.ledger, place.home, never, Recovery.REPLAY, judge)
-    account = Gated(context).execute()
-    assert judge.asked == [["unjudged"]]
+    judge = mock.Mock(settle=mock.Mock(side_effect=settle), inspect=lambda *_: Judgement("s", 5))
+    judge.name = "s"
+    account = Gated(context(place, "own", judge=judge)).execute()
+    assert [call.args[3] for call in judge.settle.call_args_list] == [["unjudged"]]
     assert tuple(place.ledger.known_run("p", run).verdict for run in ("unjudged", "died", "own")) == verdicts
     assert account["verdict"] == verdicts[-1]
     if error is not None:
-        assert account["reasons"] == ["earlier_runs: unjudged, not judged before: judging failed: half is null"]
+        (reason,) = account["reasons"]
+        assert "unjudged" in reason
+        assert "half is null" in reason
+
+
+# --- what a run says of its end ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [(ValueError("no rate for EUR"), True), (QualityError("judged failed", state="nothing", next_step="fix"), False)],
+)
+def test_a_query_that_ends_with_an_unexpected_error_has_its_traceback_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, error: Exception, logged: bool
+) -> None:
+    logger = mock.Mock()
+    monkeypatch.setattr(batches, "logger", logger)
+    anything: Any = mock.MagicMock(signs=())
+    stream = anything.stream.return_value.writeStream.outputMode.return_value.foreachBatch.return_value
+    started = stream.queryName.return_value.option.return_value.trigger.return_value.start.return_value
+    started.awaitTermination.side_effect = error
+    made = MicroBatches(*[anything] * 7, max_records=5)
+    with pytest.raises(SluiceError, match=str(error.args[0]).split("\n")[0]):
+        made.stream(anything, lambda *_: None, headers=False, max_records=5)
+    assert [call.kwargs["exc_info"] for call in logger.error.call_args_list] == [error] * logged
+
+
+def test_a_sink_and_a_source_that_both_fail_are_both_named() -> None:
+    source = SourceUnreachableError("Kafka does not answer", state="nothing was read", next_step="start it")
+    for trouble in (source, None):
+        sink = SinkError("the sink cannot be read", state="unchanged", next_step="fix it")
+        assert _unapplied(sink, [], 0, 0, trouble) is sink
+        assert (sink.state == "unchanged") is (trouble is None)
+        assert trouble is None or trouble.what in str(sink.state)
+
+
+def test_state_of_operators_is_that_of_the_last_batch_and_its_changes_those_of_all() -> None:
+    def said(*operators: tuple[str, int, int, int]) -> Any:
+        found = [
+            SimpleNamespace(
+                operatorName=name, numRowsUpdated=updated, numRowsRemoved=removed, memoryUsedBytes=10 * live,
+                customMetrics={"rocksdbTotalBytesReadThroughIterator": live},
+            )
+            for name, live, updated, removed in operators
+        ]  # fmt: skip
+        return SimpleNamespace(stateOperators=found)
+
+    found = operators_of([said(("save", 5, 5, 0)), said(("save", 7, 3, 1)), said(("save", 4, 0, 3))])
+    assert found == [{"operator": "save", "live": 4, "updated": 8, "removed": 4, "memory": 40}]
+    assert operators_of([]) == operators_of([said()]) == []

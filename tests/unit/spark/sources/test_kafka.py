@@ -1,4 +1,4 @@
-"""What Spark is told to read from Kafka, and what is said of records that are gone; no JVM, no broker."""
+"""The options with which Spark reads from Kafka, and the offsets that Kafka no longer has."""
 
 from __future__ import annotations
 
@@ -22,36 +22,28 @@ def span(start: int, end: int, partition: int = 0, topic: str = "t") -> OffsetRa
     return OffsetRange(topic, partition, start, end)
 
 
-class Reading:
-    """Spark's reader: it keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.told: dict[str, Any] = {}
+class Reading(dict[str, Any]):
+    """Spark's reader: it keeps its options, and its frame is a list of them."""
 
     def format(self, name: str) -> Reading:
-        self.told["format"] = name
-        return self
+        return self.option("format", name)
 
     def options(self, **options: str) -> Reading:
-        self.told |= options
+        self |= options
         return self
 
     def option(self, name: str, value: Any) -> Reading:
-        self.told[name] = value
+        self[name] = value
         return self
 
-    def load(self) -> list[dict[str, Any]]:
-        return [self.told]
+    def load(self) -> list[Reading]:
+        return [self]
 
 
 class Spark:
-    """A session whose frames are what was asked for."""
+    """A session whose frames are the options that they were read with."""
 
-    @property
-    def read(self) -> Reading:
-        return Reading()
-
-    readStream = read
+    read = readStream = property(lambda _: Reading())
 
 
 def reader(*states: TopicState, by_pattern: bool = False, **keys: Any) -> KafkaReader:
@@ -80,7 +72,7 @@ def topic(name: str, *spans: tuple[int, int]) -> TopicState:
     return TopicState(name, "id", {p: PartitionState(*ends) for p, ends in enumerate(spans)})
 
 
-def test_a_stream_starts_where_the_file_says_unless_a_position_is_known() -> None:
+def test_kafka_stream_starts_where_the_file_says() -> None:
     (first,) = cast(Any, reader(starting_offsets="latest").stream(70))
     assert (first["format"], first["subscribe"], first["startingOffsets"]) == ("kafka", "t,u", "latest")
     assert (first["maxOffsetsPerTrigger"], first["kafka.bootstrap.servers"]) == (70, "broker:9092")
@@ -90,14 +82,13 @@ def test_a_stream_starts_where_the_file_says_unless_a_position_is_known() -> Non
     assert over["kafka.isolation.level"] == "read_committed"
 
 
-def test_partitions_without_a_position_are_read_from_their_beginning() -> None:
+def test_kafka_stream_reads_partitions_without_a_position_from_their_beginning() -> None:
     states = [topic("t", (0, 9), (0, 9), (4, 9)), topic("u", (2, 3))]
-    (told,) = cast(Any, reader().stream(70, start={"t": {0: 5, 2: 6}}, states=states))
-    earliest = -2
-    assert json.loads(told["startingOffsets"]) == {"t": {"0": 5, "1": earliest, "2": 6}, "u": {"0": earliest}}
+    (options,) = cast(Any, reader().stream(70, start={"t": {0: 5, 2: 6}}, states=states))
+    assert json.loads(options["startingOffsets"]) == {"t": {"0": 5, "1": -2, "2": 6}, "u": {"0": -2}}, "-2 is earliest"
 
 
-def test_ranges_are_read_exactly_and_each_partition_once_a_round() -> None:
+def test_kafka_reads_ranges_exactly_and_each_partition_once_a_round() -> None:
     rounds = cast(Any, reader().read([span(0, 3), span(5, 9), span(1, 2, 1), span(7, 8, topic="u"), span(12, 13)]))
     asked = [
         (json.loads(r["assign"]), json.loads(r["startingOffsets"]), json.loads(r["endingOffsets"])) for r in rounds
@@ -110,22 +101,24 @@ def test_ranges_are_read_exactly_and_each_partition_once_a_round() -> None:
     assert {(r["includeHeaders"], r["failOnDataLoss"]) for r in rounds} == {("true", "true")}
 
 
-def test_missing_is_what_lies_below_the_log_start() -> None:
-    asked = reader(topic("t", (4, 10), (0, 5)), topic("u", (9, 9)))
-    assert asked.missing([]) == []
-    assert asked.missing([span(4, 10), span(0, 5, 1)]) == []
-    assert asked.missing([span(0, 6), span(2, 5, 1), span(3, 9, topic="u")]) == [span(0, 4), span(3, 9, topic="u")]
-    assert asked.missing([span(0, 3)]) == [span(0, 3)], "and no more than was asked for"
-
-
-def test_all_of_a_deleted_topic_is_missing_if_a_pattern_chose_it() -> None:
-    asked = reader(topic("t", (4, 10)), by_pattern=True)
-    assert asked.missing([span(3, 6), span(3, 9, topic="u")]) == [span(3, 9, topic="u"), span(3, 4)]
-
-
 @pytest.mark.parametrize(
-    ("item", "says"), [(span(5, 11), "the partition ends at 10"), (span(0, 1, 3), "the partition is gone")]
+    ("asked", "by_pattern", "missing"),
+    [
+        ([], False, []),
+        ([span(4, 10), span(0, 5, 1)], False, []),
+        ([span(0, 6), span(2, 5, 1), span(3, 9, topic="u")], False, [span(0, 4), span(3, 9, topic="u")]),
+        ([span(0, 3)], False, [span(0, 3)]),
+        ([span(3, 6), span(3, 9, topic="v")], True, [span(3, 9, topic="v"), span(3, 4)]),  # v was deleted
+    ],
 )
-def test_what_lies_beyond_the_end_was_planned_for_another_topic(item: OffsetRange, says: str) -> None:
-    with pytest.raises(TopicRecreatedError, match=says):
+def test_kafka_misses_offsets_below_the_log_start_and_all_of_a_deleted_topic_of_a_pattern(
+    asked: list[OffsetRange], by_pattern: bool, missing: list[OffsetRange]
+) -> None:
+    states = topic("t", (4, 10), (0, 5)), topic("u", (9, 9))
+    assert reader(*states, by_pattern=by_pattern).missing(asked) == missing
+
+
+@pytest.mark.parametrize(("item", "named"), [(span(5, 11), "t-0 .* 10"), (span(0, 1, 3), "t-3")])
+def test_kafka_refuses_offsets_beyond_the_end_as_those_of_another_topic(item: OffsetRange, named: str) -> None:
+    with pytest.raises(TopicRecreatedError, match=named):
         reader(topic("t", (4, 10))).missing([item])

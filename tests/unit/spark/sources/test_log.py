@@ -1,4 +1,4 @@
-"""What was read from the write-ahead log is held to what was sealed; no JVM."""
+"""Records that were read from the write-ahead log are compared with the number that was sealed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def of(made: Made) -> LogRecords:
     return LogRecords(cast(Any, None), made.log, tuple(made.log.segments()))
 
 
-def test_whole_segments_must_give_as_many_records_as_were_sealed(made: Made) -> None:
+def test_wal_segments_must_give_as_many_records_as_were_sealed(made: Made) -> None:
     made.seal(0, [[record(0), record(1), record(4)], [record(0, 1)]], [span(0, 6), span(0, 2, 1)])
     made.seal(1, [[record(6), record(7)]], [span(6, 8)])
     records = of(made)
@@ -24,20 +24,20 @@ def test_whole_segments_must_give_as_many_records_as_were_sealed(made: Made) -> 
     records.verify({("t", 0): 3, ("t", 1): 0}, [span(0, 6)])
     records.verify({("t", 0): 2}, [span(6, 8)])
     for read in ({("t", 0): 4}, {("t", 0): 6}, {("t", 1): 5}, {}):
-        with pytest.raises(SinkError, match="records where 5 were sealed") as caught:
+        with pytest.raises(SinkError, match="5") as caught:
             records.verify(read, [span(0, 8)])
         assert type(caught.value) is SinkError
 
 
-def test_parts_of_segments_are_not_compared(made: Made) -> None:
+def test_wal_parts_of_segments_are_not_compared(made: Made) -> None:
     made.seal(0, [[record(0), record(1), record(4)]], [span(0, 6)])
     of(made).verify({("t", 0): 1}, [span(0, 1)])
     of(made).verify({("t", 0): 1}, [span(0, 2), span(3, 6)])
-    with pytest.raises(SinkError, match="1 records where 3 were sealed"):
+    with pytest.raises(SinkError, match=r"1 .* 3"):
         of(made).verify({("t", 0): 1}, [span(0, 2), span(2, 6)])
 
 
-def test_too_few_records_of_damaged_segments_are_told_by_their_names(made: Made) -> None:
+def test_wal_names_damaged_segments_when_records_are_too_few(made: Made) -> None:
     segments = [*made.seal(0, [[record(o) for o in range(3)]]), *made.seal(1, [[record(o) for o in range(3, 6)]])]
     made.file(segments[1]).write_bytes(made.file(segments[1]).read_bytes()[:-9])
     records = LogRecords(cast(Any, None), made.log, tuple(segments))
@@ -48,12 +48,12 @@ def test_too_few_records_of_damaged_segments_are_told_by_their_names(made: Made)
     records.explain([span(0, 3)])
 
 
-def test_nothing_is_missing_that_was_landed(made: Made) -> None:
+def test_wal_misses_no_landed_offset(made: Made) -> None:
     made.seal(0, [[record(0)]], [span(0, 6)])
     assert of(made).missing([span(0, 9)]) == []
 
 
-def test_an_offset_of_two_epochs_is_read_from_the_newest(made: Made) -> None:
+def test_wal_reads_an_offset_of_two_epochs_from_the_newest(made: Made) -> None:
     made.seal(0, [[record(n) for n in range(6)]], [span(0, 6)])
     (old,) = made.log.segments()
     alone = layers([old], [span(1, 4)])

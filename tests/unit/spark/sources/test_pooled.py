@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -16,7 +19,6 @@ from sluice_spark.sources.inputs import UnreadableError
 from sluice_spark.sources.queue_input import QueueInput
 
 CONFIG = QueueSource.model_validate({"connection": "c", "kind": "nats_jetstream", "streams": ["s"]})
-SOURCE = QueueInput(CONFIG, Connection("c", "generic"), None)
 SPAN = OffsetRange("s", 0, 0, 2)
 
 
@@ -36,8 +38,14 @@ class Queue:
 
 
 @pytest.fixture
+def source(tmp_path: Path) -> QueueInput:
+    """Return a queue that no other test has connections to."""
+    return QueueInput(CONFIG, Connection(str(tmp_path), "generic"), None)
+
+
+@pytest.fixture
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
-    """The connections that were made; this is a task of Spark's."""
+    """Return the connections that were made; this is a task of Spark's."""
     found: list[Queue] = []
 
     def connected(config: QueueSource, connection: Connection) -> Queue:
@@ -45,78 +53,65 @@ def made(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
         return found[-1]
 
     monkeypatch.setattr(pooled, "connected", connected)
-    monkeypatch.setattr(pooled, "_idle", {})
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: object())
     return found
 
 
-def read() -> list[int]:
-    with SOURCE.opened() as ranges:
+def read(source: QueueInput) -> list[int]:
+    with source.opened() as ranges:
         return [message.offset for chunk in ranges.read(SPAN) for message in chunk.messages]
 
 
-def test_the_next_task_has_the_connection_of_the_last(made: list[Queue]) -> None:
-    assert read() == read() == [0, 1]
-    (queue,) = made
-    assert not queue.closed
+def test_queue_connection_of_a_task_is_used_by_the_next_one(made: list[Queue], source: QueueInput) -> None:
+    assert read(source) == read(source) == [0, 1]
+    assert [queue.closed for queue in made] == [False]
 
 
-def test_two_at_once_have_one_each(made: list[Queue]) -> None:
-    with SOURCE.opened() as ranges:
-        assert read() == [0, 1]
+def test_queue_connection_is_used_by_one_task_at_a_time(made: list[Queue], source: QueueInput) -> None:
+    with source.opened() as ranges:
+        assert read(source) == [0, 1]
         assert len(list(ranges.read(SPAN))) == 2
     assert [queue.closed for queue in made] == [True, False]
-    assert read() == [0, 1]
+    assert read(source) == [0, 1]
     assert len(made) == 2
 
 
-def test_in_the_driver_nothing_is_kept(made: list[Queue], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_queue_connection_is_not_kept_in_the_driver_nor_after_a_long_rest(
+    made: list[Queue], source: QueueInput, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read(source)
+    with mock.patch.object(time, "monotonic", return_value=time.monotonic() + 61):
+        read(source)
+    assert [queue.closed for queue in made] == [True, False]
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: None)
-    assert read() == read() == [0, 1]
-    assert [queue.closed for queue in made] == [True, True]
+    assert read(source) == read(source) == [0, 1]
+    assert [queue.closed for queue in made] == [True, True, True]
 
 
-def test_one_that_rested_too_long_is_not_used_again(made: list[Queue], monkeypatch: pytest.MonkeyPatch) -> None:
-    read()
-    monkeypatch.setattr(pooled, "_LONGEST", -1.0)
-    read()
-    assert [queue.closed for queue in made] == [True, False]
-
-
-def test_what_the_server_closed_meanwhile_is_made_anew(made: list[Queue]) -> None:
-    read()
+def test_queue_connection_that_the_server_closed_meanwhile_is_renewed(made: list[Queue], source: QueueInput) -> None:
+    read(source)
     made[0].fails_behind = 0
-    assert read() == [0, 1]
+    assert read(source) == [0, 1]
     assert [queue.closed for queue in made] == [True, False]
 
 
-def test_what_fails_for_a_new_connection_or_halfway_is_told_and_not_kept(made: list[Queue]) -> None:
-    read()
+def test_queue_connection_that_fails_halfway_or_when_it_is_new_is_an_error_and_not_kept(
+    made: list[Queue], source: QueueInput
+) -> None:
+    read(source)
     made[0].fails_behind = 1
     with pytest.raises(UnreadableError, match="the line is dead"):
-        read()
-    assert [queue.closed for queue in made] == [True]
-    with SOURCE.opened() as ranges:
+        read(source)
+    with source.opened() as ranges:
         made[1].fails_behind = 0
         with pytest.raises(UnreadableError, match="the line is dead"):
             list(ranges.read(SPAN))
-    assert [queue.closed for queue in made] == [True, True]
-
-
-def test_one_that_was_left_halfway_is_not_kept(made: list[Queue]) -> None:
-    def first(reading: Callable[[], Any]) -> None:
-        next(iter(reading()))
-
-    with SOURCE.opened() as ranges:
-        first(lambda: ranges.read(SPAN))
-    assert made[0].closed
-
-
-def test_one_that_failed_is_not_kept_though_it_read_another_range(made: list[Queue]) -> None:
-    with SOURCE.opened() as ranges:
-        made[0].fails_behind = 0
-        with pytest.raises(UnreadableError, match="the line is dead"):
-            list(ranges.read(SPAN))
-        made[0].fails_behind = None
+        made[1].fails_behind = None
         assert len(list(ranges.read(SPAN))) == 2
+    assert [queue.closed for queue in made] == [True, True], "although it read another range then"
+
+
+def test_queue_connection_that_was_left_halfway_is_not_kept(made: list[Queue], source: QueueInput) -> None:
+    with source.opened() as ranges:
+        next(iter(ranges.read(SPAN)))
     assert made[0].closed

@@ -1,14 +1,18 @@
-"""How a stream over ranges is divided into batches."""
+"""Sources that are read by ranges: the division into batches and tasks, and the rows of ``rate``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import json
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 
 from sluice.ranges import OffsetRange, Positions
+from sluice.sources.rate.source import Clockwork
+from sluice_spark.sources.inputs import RECORDS
 from sluice_spark.sources.ranged import Plan, next_cut
+from sluice_spark.sources.rate import RateInput
 
 CUTS = [
     [OffsetRange("t", 0, 0, 5)],
@@ -33,19 +37,26 @@ def test_a_batch_is_the_next_one_that_was_cut(start: Positions, end: Positions) 
     assert next_cut(start, []) == start
 
 
-class Nowhere:
-    def input(self, ranges: Sequence[OffsetRange]) -> Any:
-        return None
-
-
 def test_a_task_reads_of_one_partition() -> None:
-    ranges = [
-        OffsetRange("t", 0, 0, 6),
-        OffsetRange("t", 1, 0, 1),
-        OffsetRange("u", 0, 3, 4),
-        OffsetRange("t", 0, 9, 10),
-    ]
-    shares = Plan("p", Nowhere(), 2).shares(ranges)
+    places = (("t", 0, 0, 6), ("t", 1, 0, 1), ("u", 0, 3, 4), ("t", 0, 9, 10))
+    ranges, nowhere = [OffsetRange(*place) for place in places], cast(Any, mock.Mock())
+    shares = Plan("p", nowhere, 2).shares(ranges)
     assert [share.ranges for share in shares] == [(ranges[0], ranges[3]), (ranges[1],), (ranges[2],)]
-    halved = Plan("p", Nowhere(), 2, tasks=2).shares(ranges)
+    halved = Plan("p", nowhere, 2, tasks=2).shares(ranges)
     assert [list(map(len, share.ranges)) for share in halved] == [[4], [2, 1], [1], [1]]
+
+
+def test_rate_rows_follow_from_their_offsets() -> None:
+    clockwork = Clockwork("x", 1_700_000_000_000_000, 3, 2)
+    with RateInput(clockwork).opened() as reader:
+        chunks = list(reader.read(OffsetRange("rate", 1, 49_999, 100_002)))
+    assert [len(c.offsets) for c in chunks] == [50_000, 3]
+    first = json.loads(chunks[0].values()[0] or b"")
+    assert first == {"value": 99_999, "timestamp": "2023-11-15T07:28:52.666666Z"}
+    table = chunks[1].records()
+    assert table.schema == RECORDS
+    assert table.column("value").to_pylist() == chunks[1].values()
+    assert table.column("offset").to_pylist() == [99_999, 100_000, 100_001]
+    assert chunks[1].chosen([0, 2]).values() == [chunks[1].values()[0], chunks[1].values()[2]]
+    assert chunks[1].keys() == [None] * 3
+    assert chunks[1].times.tolist() == [clockwork.time(n) // 1000 for n in (99_999, 100_000, 100_001)]

@@ -1,10 +1,12 @@
-"""Which strategy each name stands for, and what they have in common."""
+"""The strategy of each recovery name, and how strategies diagnose a batch that fails."""
 
 from __future__ import annotations
 
+from unittest import mock
+
 import pytest
 
-from sluice.errors import OffsetsGoneError, SluiceError, SourceUnreachableError
+from sluice.errors import OffsetsGoneError, SourceUnreachableError
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice_spark.strategies.base import Replay
@@ -16,7 +18,7 @@ ODD = RuntimeError("Caused by: java.lang.NullPointerException")
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_each_name_of_a_pipeline_file_has_its_strategy(recovery: Recovery) -> None:
+def test_each_recovery_name_has_its_strategy_and_only_ignore_admits_missing_offsets(recovery: Recovery) -> None:
     strategy = STRATEGIES[recovery]
     assert strategy.recovery is recovery
     gone = OffsetsGoneError("gone", next_step="n", ranges=[FIRST])
@@ -28,22 +30,11 @@ def test_each_name_of_a_pipeline_file_has_its_strategy(recovery: Recovery) -> No
 
 
 @pytest.mark.parametrize("recovery", [Recovery.REPLAY, Recovery.WAL, Recovery.HOT])
-def test_a_batch_that_fails_is_diagnosed_by_where_it_was_read(recovery: Recovery) -> None:
-    class Writer:
-        lookups = NO_LOOKUPS
-
-        def prepare(self, *_: object) -> None:
-            raise ODD
-
-    class Source:
-        def diagnose(self, error: Exception, ranges: object) -> SluiceError:
-            assert error is ODD
-            return SourceUnreachableError("no broker", next_step="start it")
-
-    class Batch:
-        frame, name, ranges = "frame", "e1-000000", (FIRST,)
-        source = Source()
-
+def test_a_strategy_lets_the_source_diagnose_a_batch_that_fails(recovery: Recovery) -> None:
+    down = SourceUnreachableError("no broker", next_step="start it")
+    writer = mock.Mock(lookups=NO_LOOKUPS, prepare=mock.Mock(side_effect=ODD))
+    batch = mock.Mock(ranges=(FIRST,), source=mock.Mock(diagnose=mock.Mock(return_value=down)))
     assert isinstance(STRATEGIES[recovery], Replay)
     with pytest.raises(SourceUnreachableError):
-        STRATEGIES[recovery].prepare(Writer(), Batch())  # type: ignore[arg-type]
+        STRATEGIES[recovery].prepare(writer, batch)
+    batch.source.diagnose.assert_called_once_with(ODD, (FIRST,))

@@ -63,17 +63,17 @@ def expected(rows: list[Any], first: int, last: int) -> list[tuple[Any, ...]]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(rows=ROWS, sizes=CUTS, hashes=st.sampled_from([1, 2, 1000]))
-def test_a_key_is_whole_however_its_rows_are_cut(rows: list[Any], sizes: list[int], hashes: int) -> None:
+def test_merging_keeps_a_key_whole_however_its_rows_are_cut(rows: list[Any], sizes: list[int], hashes: int) -> None:
     rows = list({(known(row[0]), *row[1:3]): row for row in rows}.values())
     found = windows(rows, sizes, 2, 9, hashes)
-    told = [(row["start"], row["end"], *known([row[f"c{n}"] for n in range(5)])) for row in found]
-    assert sorted(told, key=str) == sorted(expected(rows, 2, 9), key=str)
+    made = [(row["start"], row["end"], *known([row[f"c{n}"] for n in range(5)])) for row in found]
+    assert sorted(made, key=str) == sorted(expected(rows, 2, 9), key=str)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])
-def test_keys_of_one_hash_stay_apart(size: int) -> None:
+def test_merging_keeps_keys_of_one_hash_apart(size: int) -> None:
     one, two = ("a", None, None), (None, None, "a")
     assert hashed(one, 1000) == hashed(two, 1000)
     rows = [(key, pane, False, pane) for pane in range(4) for key in (one, two)]
@@ -81,7 +81,7 @@ def test_keys_of_one_hash_stay_apart(size: int) -> None:
     assert [(row["c0"], row["c2"], row["c3"]) for row in found] == [("a", None, 3), (None, "a", 3)]
 
 
-def test_rows_wait_for_one_hash_only() -> None:
+def test_merging_holds_rows_of_one_hash_only() -> None:
     rows = [((name, None, None), pane, False, 1) for name in "abcd" for pane in range(6)]
     taken = []
 

@@ -39,43 +39,40 @@ def spanned(rows: list[tuple[int, int, Any]], width: int, first: int, last: int)
     return spans_of(keys, panes, width, first, last)
 
 
-@settings(max_examples=300, deadline=None)
+def found(spans: Any, values: Any) -> dict[tuple[int, int], Any]:
+    return dict(zip(zip(spans.keys.tolist(), spans.ends.tolist(), strict=True), values.tolist(), strict=True))
+
+
+@settings(max_examples=100, deadline=None)
 @given(stores(st.integers(-(2**62), 2**62)))
-def test_sums_are_exact(given: tuple[Any, int, int, int]) -> None:
-    rows, width, first, last = given
-    spans = spanned(rows, width, first, last)
-    made = added(spans, np.array([v for *_, v in rows], dtype=np.int64))
-    found = dict(zip(zip(spans.keys.tolist(), spans.ends.tolist(), strict=True), made.tolist(), strict=True))
-    assert found == {at: sum(values) for at, values in naive(rows, width, first, last).items()}
+def test_windows_of_integers_are_exact_sums(given: tuple[Any, int, int, int]) -> None:
+    spans = spanned(*given)
+    sums = found(spans, added(spans, np.array([v for *_, v in given[0]], dtype=np.int64)))
+    assert sums == {at: sum(values) for at, values in naive(*given).items()}
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(stores(st.floats(allow_nan=False, allow_infinity=False, width=32)))
-def test_doubles_do_not_drift(given: tuple[Any, int, int, int]) -> None:
-    rows, width, first, last = given
-    spans = spanned(rows, width, first, last)
-    values = np.array([v for *_, v in rows], dtype=np.float64)
-    sums, least = merged(spans, values, np.add), merged(spans, values, np.minimum)
-    expected = naive(rows, width, first, last)
-    assert len(spans.ends) == len(expected)
-    for key, end, total, low in zip(spans.keys.tolist(), spans.ends.tolist(), sums, least, strict=True):
-        of = expected[key, end]
-        assert abs(total - math.fsum(of)) <= len(of) * 2**-52 * math.fsum(map(abs, of))
-        assert low == min(of)
+def test_windows_of_doubles_do_not_drift(given: tuple[Any, int, int, int]) -> None:
+    spans, values = spanned(*given), np.array([v for *_, v in given[0]], dtype=np.float64)
+    sums, least = (found(spans, merged(spans, values, merge)) for merge in (np.add, np.minimum))
+    expected = naive(*given)
+    assert sums.keys() == expected.keys()
+    for at, of in expected.items():
+        assert abs(sums[at] - math.fsum(of)) <= len(of) * 2**-52 * math.fsum(map(abs, of))
+        assert least[at] == min(of)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=70, deadline=None)
 @given(stores(st.text("ab", max_size=2)))
-def test_panes_are_merged_in_their_order(given: tuple[Any, int, int, int]) -> None:
-    rows, width, first, last = given
-    spans = spanned(rows, width, first, last)
-    made = merged(spans, np.array([v for *_, v in rows], dtype=object), np.add)
-    found = dict(zip(zip(spans.keys.tolist(), spans.ends.tolist(), strict=True), made.tolist(), strict=True))
-    assert found == {at: "".join(values) for at, values in naive(rows, width, first, last).items()}
+def test_windows_merge_panes_in_their_order(given: tuple[Any, int, int, int]) -> None:
+    spans = spanned(*given)
+    texts = found(spans, merged(spans, np.array([v for *_, v in given[0]], dtype=object), np.add))
+    assert texts == {at: "".join(values) for at, values in naive(*given).items()}
 
 
 @pytest.mark.parametrize("huge", [1e16, math.inf])
-def test_a_large_value_that_left_leaves_nothing_behind(huge: float) -> None:
+def test_windows_keep_nothing_of_a_large_value_that_left(huge: float) -> None:
     rows = [(0, pane, huge if pane == 3 else 0.25) for pane in range(100)]
     spans = spanned(rows, 10, 20, 90)
     values = np.array([v for *_, v in rows])

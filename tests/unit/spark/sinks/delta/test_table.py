@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from deltalake.exceptions import CommitFailedError
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, sink, staged
 
 from sluice.errors import LeaseHeldError, SinkError
@@ -19,24 +18,6 @@ from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.slice import Slice
 
 # --- commits that lose their answer, or their files ----------------------------------------------------------------
-
-
-@pytest.mark.parametrize("error", [CommitFailedError("version exists"), OSError("connection reset")])
-def test_a_commit_whose_answer_was_lost_is_its_drivers(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
-    table = sink(tmp_path)
-    put(table, 0)
-    committed = DeltaTable.create_write_transaction
-
-    def losing(self: DeltaTable, *args: Any, **kwargs: Any) -> None:
-        committed(self, *args, **kwargs)
-        raise error
-
-    monkeypatch.setattr(DeltaTable, "create_write_transaction", losing)
-    assert put(table, 1) is True
-    monkeypatch.undo()
-    assert sorted(DeltaTable(str(tmp_path)).to_pyarrow_table()["id"].to_pylist()) == list(range(20))
 
 
 def test_another_drivers_commit_is_not_taken_for_an_answer_that_was_lost(
@@ -70,18 +51,6 @@ def test_staged_files_that_vanished_are_not_committed(tmp_path: Path, spoil: Cal
 
 
 # --- fences --------------------------------------------------------------------------------------------------------
-
-
-def test_a_rival_behind_the_fence_keeps_a_commit_out(tmp_path: Path) -> None:
-    live = sink(tmp_path)
-    put(live, 0)
-    fence = Fence(live.table_version(), lambda note: note.get("interval") is not None)
-    put(live, 1)
-    assert put(DeltaSink(str(tmp_path), "sluice:p:redriven"), 2, fence=fence)
-    interval = DeltaSink(str(tmp_path), "sluice:p:interval:a/b")
-    interval.commit(NOTHING, SCHEMA, 0, {"run": "march", "interval": "a/b"})
-    with pytest.raises(LeaseHeldError, match="run 'march' committed"):
-        put(DeltaSink(str(tmp_path), "sluice:p:redriven"), 3, fence=fence)
 
 
 def test_a_rival_that_commits_in_the_last_moment_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,114 @@
+"""Commands beside runs, their deaths, and the checks behind them."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.fixtures.inside import without_spark
+from tests.fixtures.runs import Offset, Sandbox, good
+
+import reset as reset_job
+
+__all__ = [
+    "AGAIN", "assert_audited", "assert_conserved", "at", "by_run", "days", "deep", "feed_days", "killed", "lost",
+    "redrive", "reset", "retract", "said", "versions", "without_run",
+]  # fmt: skip
+
+AGAIN = ("--from=earliest", "--truncate")
+"""Options of a reset that takes all rows back."""
+
+
+def said(sandbox: Sandbox, command: str, *arguments: str, expect: int = 0, **extra: str) -> str:
+    """Carry out a command about the pipeline; check its exit code, and return its output in one line."""
+    done = sandbox.cli(command, str(sandbox.file), *arguments, **extra)
+    assert done.returncode == expect, done.stdout[-2000:] + done.stderr[-5000:]
+    return " ".join((done.stdout + done.stderr).split())
+
+
+def killed(sandbox: Sandbox, point: str, command: str, *arguments: str) -> None:
+    """Let a command about the pipeline die by SIGKILL at a point."""
+    done = sandbox.cli(command, str(sandbox.file), *arguments, SLUICE_KILL_AT=point)
+    assert done.returncode not in (0, 1, 10), done.stderr[-3000:]
+    Sandbox.killed_at.add(point.partition(":")[0])
+
+
+def redrive(sandbox: Sandbox, *arguments: str, expect: int = 0, **extra: str) -> str:
+    """Redrive what was lost, or as the arguments say."""
+    return said(sandbox, "redrive", "--no-validate", *arguments, expect=expect, **extra)
+
+
+def retract(sandbox: Sandbox, *arguments: str, expect: int = 0) -> str:
+    """Take back what a run wrote, or ranges."""
+    return said(sandbox, "retract", *arguments, "--reason", "wrong currency", expect=expect)
+
+
+def reset(sandbox: Sandbox, *options: str, run: str | None = None, expect: int = 0) -> str:
+    """Reset in this process: a reset needs no Spark session; return the error's text."""
+    run = run or f"reset {sandbox.ledger.count(sandbox.name)}"
+    asked = ["--pipeline", str(sandbox.file), "--run", run, "--reason", "another transform", *options]
+    return without_spark(reset_job, asked, sandbox.env(), expect)
+
+
+def deep(sandbox: Sandbox, *options: str, balanced: bool = True) -> dict[str, Any]:
+    """Return the report of a deep audit, which must find a problem or none."""
+    done = sandbox.cli("audit", str(sandbox.file), "--deep", *options, "--json")
+    assert done.returncode == (0 if balanced else 1), done.stdout + done.stderr
+    report: dict[str, Any] = json.loads(done.stdout)
+    return report
+
+
+def assert_audited(sandbox: Sandbox, *options: str) -> None:
+    """A deep audit finds no problem, and proves everything."""
+    report = deep(sandbox, *options)
+    assert (report["problems"], report["unproved"]) == ([], [])
+
+
+def lost(sandbox: Sandbox) -> Counter[Offset]:
+    """Return the offsets that are open as lost."""
+    spans = [row.range for row in sandbox.ledger.lost(sandbox.name)]
+    return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
+
+
+def assert_conserved(sandbox: Sandbox, dropped: Counter[Offset] | None = None) -> None:
+    """Each record is in the sink, in the quarantine, open as lost, or was dropped; once; and the account says so."""
+    held = sandbox.sink() + sandbox.quarantine() + lost(sandbox)
+    assert held + (dropped or Counter()) == Counter(sandbox.produced)
+    deep(sandbox)
+
+
+def at(day: int, second: int = 0) -> int:
+    """Return milliseconds of a day of March 2013, and so many seconds on."""
+    return int(datetime(2013, 3, 1, tzinfo=UTC).timestamp() * 1000) + (day - 1) * 86_400_000 + second * 1000
+
+
+def days(first: int, last: int) -> tuple[str, str]:
+    """Return the interval of days of March 2013, without the last one."""
+    return f"2013-03-{first:02d}", f"2013-03-{last:02d}"
+
+
+def feed_days(sandbox: Sandbox, first: int, last: int, each: int = 4, *, bad: bool = False) -> None:
+    """Produce some records a day in both partitions, in the order of time; the first of each day may be malformed."""
+    for day in range(first, last):
+        number = len(sandbox.produced)
+        values = [b"{" if bad and n == 0 else good(number + n) for n in range(each)]
+        sandbox.produce([(n % 2, b"k", value, at(day, 60 * n)) for n, value in enumerate(values)])
+
+
+def without_run(sandbox: Sandbox) -> Counter[str]:
+    """Return the rows of the sink without the run that wrote them."""
+    rows = sandbox.rows()
+    return Counter() if rows is None else Counter(map(repr, rows.drop_columns(["_run"]).to_pylist()))
+
+
+def by_run(sandbox: Sandbox) -> Counter[str]:
+    """Return how many rows of the sink each run wrote."""
+    rows = sandbox.rows()
+    return Counter() if rows is None else Counter(rows.column("_run").to_pylist())
+
+
+def versions(sandbox: Sandbox) -> list[int]:
+    """Return the versions of sink and quarantine."""
+    return [table.version() if (table := sandbox.table(path)) else -1 for path in ("table", "table_quarantine")]

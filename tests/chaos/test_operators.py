@@ -1,0 +1,131 @@
+"""Real kills of windows, ``dedupe`` and a processor: whatever dies, each record takes effect once.
+
+``make test`` kills each operator once, where the sink has a batch whose state is still to be made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from tests.chaos.commands import deep
+from tests.chaos.models import dedupe, processor, windows
+from tests.fixtures.runs import Sandbox
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
+
+BEFORE = ("run-planned", "window-defined")
+LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
+"""The points that come before a batch, by way of the write-ahead log."""
+BATCH = (
+    "batch-started",
+    "rows-staged",
+    "quarantine-staged",
+    "before-sink-commit",
+    "sink-committed",
+    "quarantine-committed",
+    "batch-recorded",
+    "query-ended",
+)
+DROPPED = ("batch-started", "rows-staged", "state-dropped", *BATCH[2:])
+"""The same where the state of an attempt is dropped before another one."""
+CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-sink-commit:2")
+"""The batch without records, which closes windows, forgets keys or fires timers."""
+
+Model = windows.Stream | dedupe.Stream | processor.Feed
+
+
+@dataclass(frozen=True)
+class Operator:
+    """A model, and the event times of the records that come before each death."""
+
+    model: Callable[..., Model]
+    points: tuple[str, ...] = BATCH
+    window: dict[str, Any] | None = None
+    step: int = 90
+    tail: int = 200
+
+    def made(self, sandbox: Sandbox, recovery: str) -> Model:
+        """Return the model of a pipeline."""
+        return self.model(sandbox, *([self.window] if self.window else []), recovery=recovery)
+
+    def feeds(self, model: Any, count: int) -> Iterator[None]:
+        """Produce records for each of some runs, then some for a last run, which are late for the most part."""
+        if isinstance(model, processor.Feed):
+            for number, part in enumerate(model.parts(count + 1)):
+                yield model.put(part, bad=number < count)
+            return
+        for number in range(count):
+            yield model.feed(number * self.step, number * self.step + max(self.step + 10, 60), 6, bad=True)
+        yield model.feed(0, count * self.step + self.tail, 6)
+
+
+OPERATORS = {
+    "window": Operator(windows.Stream, window=windows.HOURLY),
+    "sliding": Operator(windows.Stream, window=windows.SLIDING),
+    "panes": Operator(windows.Stream, window=windows.PANES),
+    "sessions": Operator(windows.Sessions, window=windows.SESSIONS, step=40, tail=90),
+    "update": Operator(windows.Updated, window=windows.UPDATED, step=30, tail=120),
+    "update-panes": Operator(windows.Updated, window={**windows.PANES, "output": "update"}, step=30, tail=120),
+    "complete": Operator(windows.Completed, window=windows.COMPLETE),
+    "complete-panes": Operator(windows.Completed, window={**windows.COMPLETE, "panes": "auto"}),
+    "dedupe": Operator(dedupe.Stream, points=DROPPED, step=30, tail=90),
+    "processor": Operator(lambda *of, **keys: processor.Feed(*of, also=True, **keys), points=DROPPED),
+    "processor-joined": Operator(lambda *of, **keys: processor.Feed(*of, joined=True, **keys), points=DROPPED),
+}
+IN_SINK = ("sink-committed",)
+SHORT = {name: IN_SINK for name in ("window", "panes", "sessions", "update", "dedupe", "processor")}
+"""Killed in each ``make test``."""
+LONG: dict[str, dict[str, list[str]]] = {
+    "replay": {
+        "every": ["window", "panes", "sessions", "update", "complete", "dedupe", "processor"],
+        "closing": ["window", "panes", "update-panes", "dedupe", "processor"],
+        "committed": ["complete-panes", "processor-joined"],
+    },
+    "hot": {"every": ["window"], "committed": ["dedupe", "processor"]},
+    "wal": {
+        "every": ["window", "panes", "dedupe"],
+        "closing": ["sliding", "dedupe"],
+        "committed": ["sessions", "update", "complete", "processor"],
+    },
+}
+
+
+def cases() -> Iterator[Any]:
+    """Yield operator, strategy and points; the name says which points."""
+    for name, points in SHORT.items():
+        yield pytest.param(name, "replay", points, id=f"{name}-replay-committed")
+    for recovery, kinds in LONG.items():
+        landing, sealed = (LANDING, ("sealed",)) if recovery == "wal" else ((), ())
+        for kind, names in kinds.items():
+            for name in names:
+                points = {
+                    "every": (*BEFORE, *landing, *OPERATORS[name].points),
+                    "closing": (*sealed, *CLOSING),
+                    "committed": (*sealed, "sink-committed", "before-sink-commit"),
+                }[kind]
+                yield pytest.param(name, recovery, points, id=f"{name}-{recovery}-{kind}-long", marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize(("name", "recovery", "points"), cases())
+def test_operator_loses_and_doubles_nothing_when_drivers_die(
+    sandbox: Sandbox, name: str, recovery: str, points: tuple[str, ...]
+) -> None:
+    operator = OPERATORS[name]
+    model = operator.made(sandbox, recovery)
+    model.configure()
+    feeds = operator.feeds(model, len(points))
+    for point in points:
+        next(feeds)
+        sandbox.run("killed", kill_at=point)
+    sandbox.run("killed")
+    model.assert_exact()
+    next(feeds, None)
+    sandbox.run("last")
+    model.assert_exact()
+    model.assert_open()
+    assert model.held()
+    assert sandbox.never_committed() == set()
+    assert deep(sandbox)["problems"] == []

@@ -1,0 +1,418 @@
+"""Sinks: intervals replace once, redrives write once, a driver that wakes late adds nothing; tables that are upserted.
+
+That kills neither lose nor double is in test_kills.py; what a sink's own ``commit`` promises is in ``tests/contract``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import sqlalchemy as sa
+from confluent_kafka import KafkaError, KafkaException
+from pyspark.sql import SparkSession
+from tests.chaos.boxed import BOXES, Box, exact, made
+from tests.chaos.drivers import asleep, lost, woken
+from tests.chaos.states.boxes import TopicBox
+from tests.fixtures.runs import KeptSandbox, await_that, good
+
+from sluice.home import Home
+from sluice.pipeline import load
+from sluice_spark.runs.preview import preview
+from sluice_spark.sinks.kafka import producer
+from sluice_spark.sinks.postgres.commits import lock_number
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+LONG = pytest.mark.long
+DIRECT = ("before-sink-commit", "sink-committed", "quarantine-committed", "batch-recorded")
+
+
+@pytest.fixture
+def into(request: pytest.FixtureRequest) -> Box:
+    """A pipeline into the sink of that name."""
+    return made(BOXES[request.param], request)
+
+
+def sinks(*names: str, fast: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """Run a test with each of these sinks, all but the fast ones among the long tests."""
+    marked = [pytest.param(name, marks=() if name in fast else LONG) for name in names]
+    return pytest.mark.parametrize("into", marked, indirect=True)
+
+
+UPPER = {"sql": "SELECT id, upper(name) AS name, _topic, _partition, _offset, _timestamp FROM source"}
+
+
+def at(day: int, minutes: int = 0) -> int:
+    return int(datetime(2026, 3, day, 0, minutes, tzinfo=UTC).timestamp() * 1000)
+
+
+@sinks("iceberg", "files", "postgres", fast=["postgres"])
+@pytest.mark.parametrize(
+    "point", ["sink-committed", *(pytest.param(p, marks=LONG) for p in ("before-sink-commit", "batch-recorded"))]
+)
+def test_interval_replaces_rows_of_the_sink_once_when_its_driver_is_killed(into: Box, point: str) -> None:
+    into.configure(kafka={"max_records_per_batch": 100})
+    for day in (1, 2, 3):
+        into.produce([(n % 2, b"k", b"{" if n == 4 else good(day * 10 + n), at(day, n)) for n in range(6)])
+    into.run("live")  # one batch: its files hold rows to replace and rows to keep
+    keep = {"sink": {"files": {"path": "out", "keep": "0s"}}} if "files" in into.spec["sink"] else {}
+    into.configure(transform=UPPER, **keep)
+    interval = ("2026-03-02", "2026-03-03")
+    into.run("again", interval=interval, kill_at=point)
+    into.run("again", interval=interval)
+    into.assert_exact()
+    assert Counter((row["name"].isupper(), row["_run"]) for row in into.rows_of_sink()) == {
+        (True, "again"): 5,
+        (False, "live"): 10,
+    }
+    assert into.astray() == []  # with `files`, what was replaced longer ago than `keep` is gone, too
+
+
+@sinks("iceberg", "files", "postgres", "kafka")
+def test_driver_that_wakes_up_late_adds_nothing_to_the_sink(into: Box) -> None:
+    """Into Delta, in each run of the suite: test_driver_killed.py."""
+    into.configure(transform={"python": "gate:passing"})
+    into.feed(8, bad_every=3)
+    in_topic = isinstance(into, TopicBox)
+    zombie = asleep(into, "records-sent" if in_topic else "before-sink-commit")
+    assert not in_topic or into.astray(), "its transaction is open"
+    into.feed(8, bad_every=3)
+    into.run("second")
+    exact(into)
+    woken(zombie)
+    exact(into)
+
+
+@sinks("iceberg", "files", "postgres")
+def test_redrive_of_quarantined_records_writes_to_the_sink_once_when_killed(into: Box) -> None:
+    into.configure(rules=[{"name": "small", "sql": {"passes": "id < 100"}}])
+    into.produce([(0, b"k", b'{"id": %d, "name": "x"}' % n) for n in (1, 2000, 3)])
+    into.run("live")
+    assert into.quarantine().total() == 1
+    into.configure()
+    into.run("moved", redriven="quarantined", kill_at="sink-committed")
+    into.run("moved again", redriven="quarantined")
+    assert [row["id"] for row in into.rows_of_sink()] == [1, 2000, 3]
+    assert into.quarantine() == Counter()
+    into.assert_balanced()
+
+
+@sinks("kafka")
+def test_redrive_of_lost_records_writes_to_the_sink_once_when_killed(into: Box) -> None:
+    into.configure(recovery="ignore_range", transform={"python": "poison:dying"})
+    into.feed(5)
+    into.run("live", POISON_IDS="3")
+    assert lost(into).total() == 1
+    for point in ("records-sent", "sink-committed", None):
+        into.run("again", redriven="lost", kill_at=point)
+    assert into.sink() == into.on_broker()
+    assert not lost(into)
+    into.assert_balanced()
+
+
+# --- what others do to a table, and servers that end -----------------------------------------------------------------
+
+
+def _compacted(table: Any) -> None:
+    table.overwrite(table.scan().to_arrow())
+
+
+def _renamed(table: Any) -> None:
+    with table.update_schema() as update:
+        update.rename_column("name", "title")
+
+
+def _dropped(table: Any) -> None:
+    with table.update_schema() as update:
+        update.delete_column("name")
+
+
+@sinks("iceberg", fast=["iceberg"])
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ([_compacted], "id, name"),
+        pytest.param([_renamed], "id, name AS title", marks=LONG),
+        pytest.param([_compacted, _renamed], "id, name AS title", marks=LONG),
+        pytest.param([_dropped], "id", marks=LONG),
+    ],
+)
+def test_iceberg_keeps_rows_beside_an_interval_in_files_that_others_changed(
+    into: Any, changes: list[Callable[[Any], None]], columns: str
+) -> None:
+    sql = f"SELECT {columns}, _topic, _partition, _offset, _timestamp FROM source"
+    into.configure(kafka={"max_records_per_batch": 100})
+    for day in (1, 2, 3):
+        into.produce([(n % 2, b"k", good(day * 10 + n), at(day, n)) for n in range(6)])
+    into.run("live")
+    for change in changes:
+        change(into.orders)
+    into.configure(kafka={"max_records_per_batch": 100}, transform={"sql": sql})
+    for again in ("again", "once more"):
+        into.run(again, interval=("2026-03-02", "2026-03-03"))
+        into.assert_exact()
+    rows = into.rows_of_sink()
+    assert Counter(row["_run"] for row in rows) == {"live": 12, "once more": 6}
+    if columns != "id":
+        assert all(row.get("name", row.get("title")) == f"name {row['id']}" for row in rows)
+
+
+@sinks("postgres")
+def test_postgres_server_process_that_dies_leaves_nothing_of_a_batch(into: Any) -> None:
+    into.feed(3)
+    into.run("first")
+    into.change(
+        "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$",
+        "CREATE TRIGGER dies BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION die()",
+    )
+    into.feed(3)
+    into.run("second", expect=30)
+    assert into.sink().total() == 3
+    into.change("DROP TRIGGER dies ON public.orders")
+    into.run("second")
+    exact(into)
+
+
+@sinks("postgres")
+def test_postgres_commit_of_a_dead_driver_that_is_under_way_is_waited_for(into: Any) -> None:
+    into.configure(transform={"python": "gate:passing"})
+    into.feed(5)
+    late = into.start("r", gate_at="before-sink-commit")
+    late.await_gate()
+    engine = sa.create_engine(into.database)
+    with engine.connect() as other:  # as the dead driver's, which holds the lock and has not ended
+        other.execute(sa.text(f"SELECT pg_advisory_xact_lock({lock_number('public', 'orders')})"))
+        late.open_gate()
+        waiting = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
+        await_that(lambda: into.query(waiting), "the driver waits", late.process)
+        assert into.sink() == Counter()
+        other.rollback()
+    engine.dispose()
+    assert late.wait().code == 0
+    exact(into)
+
+
+@sinks("kafka")
+def test_kafka_topic_is_read_by_another_pipeline_with_each_record_once(into: Any, tmp_path: Path) -> None:
+    second = KeptSandbox(tmp_path / "second", into.broker, into.topics, into.target, spark=into.spark)
+    second.configure(kafka={"isolation_level": "read_committed"})
+    for name in ("a", "b"):
+        into.feed(8, bad_every=3)
+        into.run(name, kill_at="records-sent" if name == "b" else None)
+        second.run(name)  # beside an open transaction it reads what is before it
+        into.run(name)
+        second.run(f"{name} again")
+    exact(into)
+    second.assert_exact("read_committed")
+    assert second.total("absent") > 0
+    rows = second.rows()
+    assert rows is not None
+    assert sorted(rows.column("id").to_pylist()) == sorted(row["id"] for row in into.rows_of_sink())
+
+
+@sinks("kafka", fast=["kafka"])
+def test_kafka_transaction_that_was_not_committed_is_sent_again(into: Box, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Cut(producer.Producer):  # type: ignore[misc]
+        def commit_transaction(self, *arguments: Any) -> None:
+            raise KafkaException(KafkaError(KafkaError._FATAL, "the connection is lost", fatal=True))
+
+    into.feed(5)
+    with monkeypatch.context() as cut:
+        cut.setattr(producer, "Producer", Cut)
+        into.run("r", expect=30)
+    assert into.sink() == Counter()
+    into.run("r")
+    exact(into)
+
+
+@sinks("kafka")
+def test_kafka_broker_that_dies_while_a_transaction_is_committed_costs_nothing(into: Box) -> None:
+    into.configure(transform={"python": "gate:passing"})
+    into.feed(5)
+    driver = into.start("r", gate_at="records-sent")
+    driver.await_gate()
+    into.broker.kill()
+    driver.open_gate()
+    into.broker.start()
+    assert driver.wait().code in (0, 20, 30)
+    into.run("r")
+    exact(into)
+
+
+# --- foreach ---------------------------------------------------------------------------------------------------------
+
+
+@sinks("foreach", fast=["foreach"])
+@pytest.mark.parametrize(
+    "points", [("rows-handed-over",), pytest.param(("rows-handed-over", *DIRECT), marks=LONG)], ids=["one", "all"]
+)
+def test_foreach_gets_a_batch_again_under_the_same_ids_when_drivers_are_killed(
+    into: Any, points: tuple[str, ...]
+) -> None:
+    for number, point in enumerate(points):
+        into.feed(5, bad_every=3)
+        into.run(f"killed {number}", kill_at=point)
+    into.run("last")
+    seen: dict[tuple[str, str], list[tuple[str, list[int]]]] = {}
+    for row in into.lines():
+        attempts = seen.setdefault((row["batch"], row["in"]), [])
+        if not attempts or attempts[-1][0] != row["run"]:
+            attempts.append((row["run"], []))
+        attempts[-1][1].append(row["_offset"])
+    assert max(map(len, seen.values())) == 2, "one batch was handed over twice"
+    assert all(offsets == attempts[0][1] == sorted(offsets) for attempts in seen.values() for _, offsets in attempts)
+    assert set(into.handed_over()) | set(into.quarantine()) == set(into.on_broker())
+    into.assert_balanced()
+
+
+@sinks("foreach")
+def test_foreach_writer_that_knows_what_it_has_holds_each_row_once(into: Any) -> None:
+    into.configure(sink={"foreach": {"python": "collector:Once"}})
+    for point in ("rows-handed-over", "sink-committed", None):
+        into.feed(5)
+        into.run("killed", kill_at=point)
+    into.assert_exact()
+
+
+# --- tables that are upserted ----------------------------------------------------------------------------------------
+
+
+class Keys:
+    """Records of a few keys, some of them tombstones and some malformed; and what each key must have."""
+
+    def __init__(self, box: Box) -> None:
+        self.box, self.wanted, self.refused = box, dict[str, str | None](), Counter[Any]()
+
+    def configure(self, **keys: Any) -> None:
+        ((kind, where),) = (self.box.spec["sink"]).items()
+        sink = {kind: {**where, "mode": "upsert", "key": ["key"]}}
+        decode = {"json": {"schema": "name STRING NOT NULL", "key": "key", "tombstone": "delete"}}
+        self.box.configure(**{"sink": sink, "decode": decode, "quality": {"max_quarantined": "100%"}, **keys})
+
+    def feed(self, count: int = 10) -> None:
+        chance = random.Random(len(self.box.produced))
+        for n in range(count):
+            self.send(chance.choice("abcdef"), chance.choice(["gone", "bad", "row", "row"]) if n else "bad")
+
+    def send(self, key: str, form: str) -> None:
+        name = f"n{len(self.box.produced)}"
+        value = {"gone": None, "bad": b"{", "row": json.dumps({"name": name}).encode()}[form]
+        placed = self.box.produce([(ord(key) % 2, key.encode(), value)])
+        if form == "bad":
+            self.refused += Counter(placed)
+        else:
+            self.wanted[key] = name if form == "row" else None
+
+    def exact(self) -> None:
+        rows = self.box.rows_of_sink()
+        assert {row["key"]: row["name"] for row in rows} == {k: n for k, n in self.wanted.items() if n is not None}
+        assert len({row["key"] for row in rows}) == len(rows), "a key has two rows"
+        assert self.box.quarantine() == self.refused
+        written, refused = self.box.total("written"), self.box.total("quarantined")
+        assert (refused, written + refused) == (self.refused.total(), len(self.box.produced))
+        self.box.assert_balanced()
+        assert self.box.astray() == []
+
+
+@sinks("delta", "postgres", fast=["delta", "postgres"])
+@pytest.mark.parametrize(
+    ("recovery", "points"),
+    [
+        ("replay", ("sink-committed",)),
+        pytest.param("replay", ("rows-staged", *DIRECT), marks=LONG),
+        pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=LONG),
+        pytest.param("hot", ("rows-staged", *DIRECT), marks=LONG),
+        pytest.param("ignore_range", DIRECT, marks=LONG),
+    ],
+)
+def test_upsert_leaves_each_key_its_newest_row_or_none_when_drivers_are_killed(
+    into: Box, recovery: str, points: tuple[str, ...]
+) -> None:
+    keys = Keys(into)
+    keys.configure(recovery=recovery)
+    for point in points:
+        keys.feed()
+        into.run("killed", kill_at=point)
+    into.run("killed")
+    keys.exact()
+    assert None in keys.wanted.values()
+
+
+@sinks("delta", "postgres")
+def test_upsert_driver_that_wakes_up_late_changes_nothing(into: Box) -> None:
+    keys = Keys(into)
+    keys.configure(transform={"python": "gate:passing"})
+    keys.feed()
+    zombie = asleep(into, "before-sink-commit")
+    keys.feed()
+    into.run("second")
+    keys.exact()
+    woken(zombie)
+    keys.exact()
+
+
+@sinks("delta")
+def test_delta_upsert_follows_its_topic_whatever_others_do_to_the_table(into: Box, spark: SparkSession) -> None:
+    keys = Keys(into)
+    keys.configure(kafka={"max_records_per_batch": 5})
+    keys.feed(30)
+    into.run("first")
+    table = f"delta.`{into.home / 'table'}`"
+    for statement in ("OPTIMIZE {}", "UPDATE {} SET name = 'theirs' WHERE key = 'a'", "DELETE FROM {} WHERE key = 'b'"):
+        spark.sql(statement.format(table))
+        keys.feed()
+        into.run(statement.split()[0])
+    for key in "abcdef":  # each key has a record of its own
+        keys.send(key, "row")
+    into.run("last")
+    rows = into.rows_of_sink()
+    for command, *arguments in (
+        ("audit", "--deep"),
+        ("retract", "last", "--reason", "x"),
+        ("redrive",),
+        ("redrive", "--quarantined"),
+        ("run", "--start", "2026-01-01", "--end", "2026-01-02"),
+        ("reset", "--from", "earliest", "--truncate", "--reason", "x"),
+    ):
+        assert into.cli(command, str(into.file), *arguments).returncode == 10, (command, arguments)
+    assert into.rows_of_sink() == rows
+    assert {row["key"]: row["name"] for row in rows} == keys.wanted
+    keys.send("b", "gone")
+    with mock.patch.dict(os.environ, into.env(), clear=True):
+        seen = preview(spark, load(into.file), Home.from_env(), 1)
+    assert json.loads(seen["shown"][0])["_deleted"]
+    assert seen["table"] == {"differences": [], "ways_out": []}
+
+
+@sinks("delta", fast=["delta"])
+def test_delta_upsert_without_tombstones_keeps_a_newer_row_when_a_lost_one_is_redriven(into: Box) -> None:
+    suite = {"name": "s", "expectations": [
+        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}, "meta": {"scope": "table"}},
+    ]}  # fmt: skip
+    (into.file.parent / "suite.json").write_text(json.dumps(suite))
+    sql = "SELECT {} AS ok, * FROM source"
+    shape = {
+        "recovery": "ignore_batch", "kafka": {"max_records_per_batch": 1}, "quality": {"suite": "suite.json"},
+        "sink": {"delta": {"path": "table", "mode": "upsert", "key": ["id"]}},
+    }  # fmt: skip
+    into.configure(transform={"sql": sql.format("assert_true(name <> 'bad') IS NULL")}, **shape)
+    for name in ("bad", "new", "newer"):
+        into.produce([(0, b"k", b'{"id": 1, "name": "%s"}' % name.encode())])
+    into.run("live", expect=None)
+    assert [row["name"] for row in into.rows_of_sink()] == ["newer"]
+    into.configure(transform={"sql": sql.format("true")}, **shape)
+    into.run("back", redriven="lost", validate=True)
+    assert [row["name"] for row in into.rows_of_sink()] == ["newer"]
+    assert into.account("back")["written"] == 1
+    assert into.ledger.account(into.name, "back")["verdict"] == "passed"
+    into.assert_balanced()

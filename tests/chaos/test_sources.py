@@ -1,0 +1,290 @@
+"""Files, tables of PostgreSQL and queues as sources: what changes, goes away or is late between runs.
+
+That kills neither lose nor double is in test_kills.py; Kafka has test_source_faults.py and test_patterns.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sqlalchemy as sa
+from tests.chaos.boxed import Box, exact, made
+from tests.chaos.drivers import lost
+from tests.chaos.states.origins import AvroBox, FileBox, JdbcBox, NatsBox, ParquetBox, RedisBox, TimedBox
+from tests.fixtures.runs import good
+
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+
+LONG = pytest.mark.long
+
+
+BOXES: dict[str, type[Box]] = {
+    "json": FileBox, "parquet": ParquetBox, "avro": AvroBox, "jdbc": JdbcBox, "jdbc-time": TimedBox,
+    "redis": RedisBox, "nats": NatsBox,
+}  # fmt: skip
+
+
+@pytest.fixture
+def box(request: pytest.FixtureRequest) -> Box:
+    """A pipeline that reads the source of that name."""
+    return made(BOXES[request.param], request)
+
+
+def sources(*names: str, fast: Sequence[str] = ()) -> pytest.MarkDecorator:
+    """Run a test with each of these sources, all but the fast ones among the long tests."""
+    marked = [pytest.param(name, marks=() if name in fast else LONG) for name in names]
+    return pytest.mark.parametrize("box", marked, indirect=True)
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def put(box: Any, name: str, content: bytes | list[bytes], age: float = 100) -> Path:
+    """Put a file into the folder, which was changed some seconds ago."""
+    file: Path = box.outside / "orders" / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_bytes(content if isinstance(content, bytes) else b"\n".join(content) + b"\n")
+    os.utime(file, (time.time() - age,) * 2)
+    return file
+
+
+def reading(box: Any, recovery: str = "replay", **keys: Any) -> None:
+    """Read all files of the folder, with more keys of the source."""
+    path = str(box.outside / "orders")
+    source = {"path": path, "format": "json", "max_records_per_batch": 7}
+    box.configure(source={"file": source | keys}, recovery=recovery)
+
+
+def ids(box: Any) -> list[int]:
+    rows = box.rows()
+    return [] if rows is None else sorted(rows.column("id").to_pylist())
+
+
+@sources("json", fast=["json"])
+def test_file_of_csv_has_line_breaks_in_rows_and_one_header(box: Any) -> None:
+    path = str(box.outside / "orders")
+    box.configure(
+        source={"file": {"path": path, "format": "csv", "header": True}},
+        decode={"csv": {"schema": "id BIGINT, name STRING", "key": "file"}},
+    )
+    put(box, "1.csv", [b"\xef\xbb\xbfid,name", b'1,"a\nb"\r', b'2,"say ""hi"""', b"3,c"])
+    put(box, "2.csv", [b"id,name\r", b"x,bad", b"4,d"])
+    box.run("first")
+    assert sorted((r["id"], r["name"], r["file"]) for r in box.rows_of_sink()) == [
+        (1, "a\nb", "1.csv"), (2, 'say "hi"', "1.csv"), (3, "c", "1.csv"), (4, "d", "2.csv"),
+    ]  # fmt: skip
+    assert box.quarantine() == Counter([("orders", 0, 3)])
+    put(box, "3.csv", [b"name,id", b"e,5"])
+    assert "'name,id'" in box.run("other columns", expect=10).message
+
+
+@sources("json", fast=["json"])
+def test_file_that_changed_is_refused_ignored_or_read_and_one_that_is_not_complete_waits(box: Any) -> None:
+    reading(box)
+    put(box, "1.json", [good(0)])
+    put(box, "2.json.tmp", [good(0)])
+    put(box, ".3.json", [good(0)])
+    half = put(box, "4.json.gz", gzip.compress(good(4) * 1000)[:-20])
+    assert "4.json.gz" in box.run("first").stderr
+    assert ids(box) == [0]
+    half.unlink()
+    put(box, "1.json", [good(7), good(8)])
+    assert "1.json" in box.run("refused", expect=10).message
+    reading(box, changed="ignore")
+    assert "1.json" in box.run("ignored").stderr
+    assert box.account("ignored")["planned"] == 0
+    reading(box, changed="read")
+    box.run("read")
+    reading(box, changed="read", marker=".ok")
+    put(box, "5.json", [good(9)])
+    put(box, "6.json", [good(10)])
+    put(box, "5.json.ok", b"")
+    box.run("marked")
+    assert ids(box) == [0, 7, 8, 9]
+
+
+@sources("json", fast=["json"])
+def test_file_source_refuses_a_book_that_was_recreated_and_a_folder_that_is_gone(box: Any) -> None:
+    box.feed(3)
+    box.run("first")
+    shutil.rmtree(box.home / "sources")
+    box.run("forgotten", expect=22)
+    shutil.rmtree(box.outside / "orders")
+    box.run("gone", expect=20)
+
+
+@sources("json")
+def test_file_that_is_archived_can_still_be_read_again(box: Any) -> None:
+    archive = box.outside / "archive"
+    reading(box, archive=str(archive), glob="**/*.json", max_records_per_batch=5)
+    put(box, "a/1.json", [good(0), good(1), b"nothing"], age=7200)
+    put(box, "a/2.json", [good(2)])
+    box.run("first")
+    assert sorted(f.name for f in archive.glob("a/*")) == ["1.json", "2.json"]
+    assert list((box.outside / "orders").glob("*/*")) == []
+    now = datetime.now(UTC).timestamp()
+    span = [datetime.fromtimestamp(now - ago, UTC).isoformat() for ago in (10_000, 3600)]
+    box.run("again", interval=(span[0], span[1]))
+    assert (box.account("again")["written"], box.account("again")["quarantined"]) == (2, 1)
+    assert ids(box) == [0, 1, 2]
+
+
+@sources("json")
+@pytest.mark.parametrize(("recovery", "point"), [("replay", "batch-started"), ("wal", "segments-staged")])
+def test_file_that_was_planned_and_went_away_is_given_up_by_name(box: Any, recovery: str, point: str) -> None:
+    reading(box, recovery)
+    put(box, "1.json", [good(0)] * 10)
+    file = put(box, "2.json", [good(1)] * 10)
+    box.run("killed", kill_at=point)
+    then = file.stat()
+    os.utime(file, (then.st_atime, then.st_mtime + 1))  # the same content, but who could know
+    reading(box, recovery, changed="ignore")
+    box.run("gone", expect=21)
+    reading(box, "ignore_range", changed="ignore")
+    box.run("given up")
+    gone = lost(box)
+    assert box.account("given up")["lost"] == gone.total() > 0
+    assert set(gone) <= {("orders", 0, n) for n in range(10, 20)}
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
+    box.run("back", redriven="lost")
+    assert box.sink() == Counter(("orders", 0, n) for n in range(20))
+
+
+@sources("parquet", "avro")
+def test_file_that_is_damaged_loses_rows_by_name(box: Any) -> None:
+    box.add([good(n) for n in range(1, 5)] * 3)
+    box.add([good(n) for n in range(1, 5)] * 3)
+    file = max((box.outside / "orders").iterdir())
+    then, whole = file.stat(), file.read_bytes()
+    at = whole.rindex(whole[-16:], 0, -33) - 8 if box.format == "avro" else 4  # a block, or the head of a page
+    file.write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
+    assert file.name in box.run("damaged", expect=1).message
+    box.configure(recovery="ignore_range")
+    box.run("given up")
+    assert box.account("given up")["lost"] == lost(box).total() > 0
+    file.write_bytes(whole)
+    os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
+    box.run("back", redriven="lost")
+    assert box.sink() == Counter(("orders", 0, n) for n in range(24))
+
+
+# --- tables ----------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def late(box: JdbcBox) -> Iterator[None]:
+    """A transaction that takes a number first, and commits at the end of the block."""
+    engine = sa.create_engine(box.database)
+    with engine.begin() as connection:
+        connection.exec_driver_sql("INSERT INTO orders (id, name) VALUES ('1000', 'late')")
+        yield
+    engine.dispose()
+
+
+@sources("jdbc", fast=["jdbc"])
+@pytest.mark.parametrize(
+    "points", [(None,), pytest.param(("rows-landed", "position-committed", "sink-committed", None), marks=LONG)]
+)
+def test_jdbc_row_that_is_committed_late_is_read_once(box: Any, points: tuple[str | None, ...]) -> None:
+    for number, point in enumerate(points):
+        with late(box):  # its number is smaller than those that the run sees
+            box.feed(6)
+            box.run(f"run {number}", kill_at=point)
+    box.run("last")
+    assert ids(box) == [*range(6 * len(points)), *[1000] * len(points)]
+    box.assert_balanced()
+
+
+@sources("jdbc")
+def test_jdbc_rows_that_changed_after_they_were_landed_are_written_and_redriven_as_they_were(box: Any) -> None:
+    box.feed(4, bad_every=4)
+    box.run("dies", kill_at="run-planned")
+    box.sql("DELETE FROM orders WHERE n = 2")
+    box.sql("UPDATE orders SET id = '99' WHERE n = 3")
+    box.run("next")
+    assert ids(box) == [1, 2, 3]
+    box.run("nothing new")
+    assert box.account("nothing new")["planned"] == 0
+    box.configure(
+        decode={"json": {"schema": "id STRING, name STRING"}},
+        transform={"sql": "SELECT * EXCEPT (id), coalesce(try_cast(id AS BIGINT), -1) AS id FROM source"},
+    )
+    box.run("redriven", redriven="quarantined")
+    assert ids(box) == [-1, 1, 2, 3]
+
+
+@sources("jdbc-time")
+def test_jdbc_interval_of_the_keys_time_is_read_again(box: Any) -> None:
+    box.sql(
+        "INSERT INTO orders (id, name, at) SELECT to_jsonb(n), n, "
+        "timestamptz '2026-03-01Z' + n * interval '8 hours' FROM generate_series(0, 8) AS n"
+    )
+    box.run("live")
+    assert ids(box) == list(range(9))
+    box.run("again", interval=("2026-03-02", "2026-03-03"))
+    assert box.account("again")["written"] == 3
+    exact(box)
+
+
+@sources("jdbc", fast=["jdbc"])
+def test_jdbc_table_that_is_not_there_is_named_without_the_password(box: Any) -> None:
+    box.sql("DROP TABLE orders")
+    outcome = box.run("none", expect=10)
+    assert '"public.orders"' in outcome.message
+    assert box.server.connection()["password"] not in outcome.stderr
+
+
+# --- queues ----------------------------------------------------------------------------------------------------------
+
+
+@sources("redis", "nats", fast=["redis"])
+def test_queue_messages_that_the_server_removed_are_given_up_by_name(box: Any) -> None:
+    box.feed(6)
+    box.run("first")
+    box.feed(10)
+    box.queue.trim("orders", 4)
+    assert "6 planned offsets" in box.run("gone", expect=21).message
+    box.configure(recovery="ignore_range")
+    box.run("given up")
+    assert lost(box) == Counter(("orders", 0, n) for n in range(6, 12))
+    assert box.sink() + lost(box) == Counter(box.produced)
+    box.assert_balanced()
+
+
+@sources("redis", "nats", fast=["nats"])
+def test_queue_stream_that_was_recreated_is_refused(box: Any) -> None:
+    box.feed(6)
+    box.run("first")
+    box.queue.remove("orders")
+    box.feed(20)
+    box.run("recreated", expect=22)
+
+
+@sources("redis", "nats", fast=["redis"])
+def test_queue_server_that_is_down_is_named_without_its_password(box: Any) -> None:
+    box.feed(6)
+    box.queue.stop()
+    assert "secret" not in box.run("down", expect=20).stderr
+    box.queue.start()
+    box.run("up")
+    exact(box)
+
+
+@sources("redis", "nats")
+def test_queue_interval_is_found_by_the_messages_times(box: Any) -> None:
+    box.feed(6, bad_every=3)
+    box.run("first")
+    box.run("again", interval=("2020-01-01", datetime.now(UTC).isoformat()))
+    assert box.account("again")["written"] == 4
+    assert box.sink() + box.quarantine() == Counter(box.produced)

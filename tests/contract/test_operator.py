@@ -1,0 +1,298 @@
+"""The contract of operators with state: what they refuse before a run, and what becomes of each record in a stream."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from tests.fixtures.decoding import Record, frame_of
+from tests.fixtures.held import Held
+from tests.fixtures.inside import MODULES, on_path
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline, load
+from sluice.pipeline.window import Window
+from sluice.ranges import Counts, OffsetRange
+from sluice.run.checkpoint import Checkpoint
+from sluice_spark.batch.deduped import DedupeWriter
+from sluice_spark.batch.paned import PaneWriter
+from sluice_spark.batch.processed import ProcessorWriter
+from sluice_spark.batch.quarantine import opened
+from sluice_spark.batch.stateful import StatefulWriter
+from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sources.base import RECORD_SCHEMA, within
+from sluice_spark.transforms.sample import shape_of
+from sluice_spark.transforms.transform import transformer
+from sluice_spark.windows import state
+from sluice_spark.windows.decomposed import decompose
+from sluice_spark.windows.late import inside, late, partly_late
+from sluice_spark.windows.watermark import seconds
+
+pytestmark = pytest.mark.spark
+
+WINDOW = {"time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)"}, "watermark": "1h"}
+SLIDING = {**WINDOW, "slide": "30m"}
+PROCESSOR = {
+    "python": "counting:Counting", "by": ["k"], "time": "at", "watermark": "1h", "schema": "k STRING, n BIGINT",
+}  # fmt: skip
+OPERATORS: dict[str, dict[str, Any]] = {
+    "window": {"window": WINDOW},
+    "window-update": {"window": {**WINDOW, "output": "update"}},
+    "window-complete": {"window": {k: v for k, v in WINDOW.items() if k != "watermark"} | {"output": "complete"}},
+    "sliding": {"window": SLIDING},
+    "panes": {"window": {**SLIDING, "panes": "auto"}},
+    "sessions": {"window": {k: v for k, v in WINDOW.items() if k != "size"} | {"gap": "10m"}},
+    "dedupe": {"dedupe": {"keys": ["k", "v"], "time": "at", "within": "1h"}},
+    "processor": {"processor": PROCESSOR},
+}
+SCHEMA = "at TIMESTAMP, k STRING, `a.b` STRING, `ä ö` INT, v DOUBLE, s STRUCT<x: FLOAT>, m DECIMAL(10,2), d DATE"
+Make = Callable[..., Pipeline]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    """Write the pipeline file of an operator."""
+
+    def pipeline(keys: dict[str, Any], sql: str = "SELECT * FROM source", schema: str = SCHEMA) -> Pipeline:
+        spec = {
+            "pipeline": "p", "source": {"kafka": {"topics": ["t"]}}, "decode": {"json": {"schema": schema}},
+            "transform": {"sql": sql}, "rows": "filter", "sink": {"delta": {"path": str(tmp_path / "table")}}, **keys,
+        }  # fmt: skip
+        (tmp_path / "p.yaml").write_text(yaml.safe_dump(spec, allow_unicode=True))
+        return load(tmp_path / "p.yaml")
+
+    with on_path(MODULES):
+        yield pipeline
+
+
+# --- before a run --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("keys", "columns"),
+    [
+        ({"window": {**SLIDING, "by": ["a.b", "ä ö"], "aggregates": {"n": "count(*)", "the mean": "avg(v)"}}},
+         "window_start:timestamp,window_end:timestamp,a.b:string,ä ö:int,n:bigint,the mean:double,_run:string"),
+        ({"window": {"time": "at", "gap": "30m", "by": ["a.b"], "aggregates": {"n": "count(*)"}, "watermark": "2h"}},
+         "window_start:timestamp,window_end:timestamp,a.b:string,n:bigint,_run:string"),
+        ({"dedupe": {"keys": ["a.b", "ä ö", "m", "d"], "time": "at", "within": "1h"}},
+         "at:timestamp,k:string,a.b:string,ä ö:int,v:double,s:struct<x:float>,m:decimal(10,2),d:date,_topic:string,"
+         "_partition:int,_offset:bigint,_timestamp:timestamp,_run:string"),
+        ({"processor": PROCESSOR}, "k:string,n:bigint,_run:string"),
+    ],
+    ids=["window", "sessions", "dedupe", "processor"],
+)  # fmt: skip
+def test_operator_has_the_columns_of_the_file(
+    spark: SparkSession, make: Make, keys: dict[str, Any], columns: str
+) -> None:
+    sql = "SELECT * EXCEPT (`a.b`) FROM source" if "processor" in keys else "SELECT * FROM source"
+    made = make(keys, sql)
+    assert shape_of(spark, made, transformer(made)).schema.simpleString() == f"struct<{columns}>"
+
+
+BASE = {"window": WINDOW, "dedupe": {"keys": ["k"], "time": "at", "within": "1h"}, "processor": PROCESSOR}
+PLAIN = "SELECT * EXCEPT (`a.b`) FROM source"
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    *((kind, PLAIN, {"time": "ät"}, f"{kind}.time") for kind in BASE),
+    *((kind, PLAIN, {"time": "d"}, "d is DATE") for kind in BASE),
+    *((kind, PLAIN, {keys: ["w"]}, f"{kind}.{keys}") for kind, keys in zip(BASE, ("by", "keys", "by"), strict=True)),
+    *((kind, "SELECT * FROM source WHERE rand() < 0.5", {}, "rand()") for kind in BASE),
+    *((kind, "SELECT DISTINCT * FROM source", {}, "'Distinct'") for kind in BASE),
+    *((kind, "SELECT * FROM source LIMIT 5", {}, "'GlobalLimit'") for kind in BASE),
+    ("window", PLAIN, {"time": "k"}, "k is STRING"),
+    ("window", PLAIN, {"aggregates": {"n": "v + 1"}}, "window.aggregates"),
+    ("window", PLAIN, {"aggregates": {"n": "sum(x)"}}, "window.aggregates"),
+    ("window", PLAIN, {"aggregates": {"n": "count(DISTINCT k)"}}, "approx_count_distinct"),
+    ("window", "SELECT * FROM source WHERE at > now() - INTERVAL 1 DAY", {}, "now()"),
+    ("window", "SELECT *, uuid() AS id FROM source", {}, "uuid()"),
+    ("window", "SELECT *, current_date AS today FROM source", {}, "current_date()"),
+    ("window", "SELECT * FROM source ORDER BY at", {}, "'Sort'"),
+    ("window", "SELECT * FROM source UNION ALL SELECT * FROM source", {}, "'Union'"),
+    ("window", "SELECT s.* FROM source s JOIN (SELECT 1D AS v) t USING (v)", {}, "'Join'"),
+    ("window", "SELECT * FROM source WHERE v > (SELECT avg(v) FROM source)", {}, "'Aggregate'"),
+    ("window", "SELECT *, row_number() OVER (PARTITION BY k ORDER BY at) AS n FROM source", {}, "'Window'"),
+    ("dedupe", PLAIN, {"keys": ["v"]}, "v is DOUBLE"), ("dedupe", PLAIN, {"keys": ["s"]}, "s is STRUCT"),
+    ("dedupe", "SELECT *, map(1, 2) AS q FROM source", {"keys": ["q"]}, "q is MAP"),
+    ("dedupe", "SELECT *, k COLLATE UTF8_LCASE AS q FROM source", {"keys": ["q"]}, "q is STRING COLLATE"),
+    ("processor", PLAIN, {"by": ["v"]}, "v is DOUBLE"),
+    ("processor", "SELECT * FROM source", {}, "processor: "),  # Spark cannot pass a column with a dot
+    ("processor", PLAIN, {"python": "processing:Plain"}, "processing:Plain"),
+    ("processor", PLAIN, {"python": "processing:Asking"}, "processing:Asking"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "sql", "keys", "named"), REFUSED)
+def test_operator_refuses_before_a_run(
+    spark: SparkSession, make: Make, kind: str, sql: str, keys: dict[str, Any], named: str
+) -> None:
+    made = make({kind: {**BASE[kind], **keys}}, sql)
+    with pytest.raises(ConfigError) as refused:
+        shape_of(spark, made, transformer(made))
+    assert named in refused.value.what
+
+
+@pytest.mark.parametrize("text", ["approx_count_distinct(k)", "size(collect_set(k))", "max_by(k, at)", "sum(made)"])
+def test_window_takes_other_aggregates_and_times_that_a_transform_makes(
+    spark: SparkSession, make: Make, text: str
+) -> None:
+    sql = "SELECT *, timestamp_millis(`ä ö`) AS known_now, `ä ö` AS made FROM source WHERE v > 1"
+    made = make({"window": {**WINDOW, "time": "known_now", "aggregates": {"n": text}}}, sql)
+    assert shape_of(spark, made, transformer(made)).schema.names[3] == "n"
+
+
+# --- a stream ------------------------------------------------------------------------------------------------------
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+def row(minute: int | None, key: str) -> bytes:
+    """Return a record with an event time, in minutes from noon."""
+    at = None if minute is None else (NOON + timedelta(minutes=minute)).isoformat()
+    return json.dumps({"at": at, "k": key, "v": minute or 0}).encode()
+
+
+BATCHES = [
+    [row(0, "a"), row(5, "b"), b"{", row(None, "a"), row(5, "b"), row(10**8, "a")],  # the last is of the far future
+    [row(50, "a"), row(130, "b"), row(200, "c")],
+    [row(205, "c")],
+    [row(139, "b"), row(141, "b"), row(210, "a"), row(10, "late")],  # what is before 140 is late
+    [row(900, "z")],
+]
+ENDS = [sum(map(len, BATCHES[: n + 1])) for n in range(len(BATCHES))]
+SPANS = [OffsetRange("t", 3, end - len(batch), end) for batch, end in zip(BATCHES, ENDS, strict=True)]
+
+
+PARTS = ("window", "panes", "dedupe", "processor")
+"""A stream of each class that writes batches; the others are long."""
+
+
+def writer_of(spark: SparkSession, spec: Pipeline, folder: Path) -> StatefulWriter:
+    transform = transformer(spec)
+    shape = shape_of(spark, spec, transform)
+    kind = {"window": WindowWriter, "dedupe": DedupeWriter, "processor": ProcessorWriter}[str(spec.keeps)]
+    sink, quarantine = DeltaSink(str(folder / "table"), "a"), opened(spec.quarantine_path, "q")
+    writer = kind(spec, "r", transform, shape.schema, sink, quarantine)
+    if not isinstance(writer, WindowWriter):
+        return writer
+    writer = replace(writer, taken=shape.rows)
+    if writer.window.panes == "off":
+        return writer
+    return PaneWriter.of(writer, decompose(spark, writer.window, shape.rows))
+
+
+@pytest.mark.parametrize("name", [n if n in PARTS else pytest.param(n, marks=pytest.mark.long) for n in OPERATORS])
+def test_operator_accounts_for_each_record_and_keeps_what_is_open(
+    few: SparkSession, make: Make, tmp_path: Path, name: str
+) -> None:
+    spec = make(OPERATORS[name], schema="at TIMESTAMP, k STRING, v INT")
+    writer, checkpoint = writer_of(few, spec, tmp_path), Checkpoint(str(tmp_path / "checkpoint"))
+    everything = frame_of(few, [Record(value) for batch in BATCHES for value in batch]).persist()
+    source, accounts, notes = Held(everything), list[Counts](), list[Any]()
+    for number, span in enumerate(SPANS):
+        everything.where(within([span])).coalesce(1).write.parquet(str(tmp_path / "made" / str(number)))
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (file,) = (tmp_path / "made" / str(number)).glob("*.parquet")
+        file.rename(tmp_path / "in" / f"{number}.parquet")
+
+    def on_batch(let_out: DataFrame, number: int) -> None:
+        own = writer.at(checkpoint, number)
+        prepared = own.prepare(let_out, f"b{number}", SPANS[number : number + 1], source)  # type: ignore[arg-type]
+        own.commit(number, prepared, {}, f"b{number}")
+        accounts.extend(account.counts for account in prepared.accounts)
+        notes.append(prepared.dedupe or prepared.windows)
+
+    stream = few.readStream.schema(RECORD_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
+    query = writer.let_out(stream).writeStream.outputMode(writer.output).foreachBatch(on_batch)
+    query = query.option("checkpointLocation", checkpoint.path).trigger(availableNow=True).start()
+    query.awaitTermination()
+
+    quarantine = {r._offset: r._errors[0].rule for r in writer.quarantine.rows(few).collect()}
+    assert quarantine == {2: "json", 3: "event_time_missing", 5: "event_time_ahead"}
+    late = {"dedupe": 2, "processor": 2, "window-complete": 0}.get(name, 1)
+    doubled = int(name == "dedupe")
+    assert [c.filtered for c in accounts] == [doubled, 0, 0, late, 0]
+    assert [c.written for c in accounts] == [3 - doubled, 3, 1, 4 - late, 1]
+    assert [c.quarantined for c in accounts] == [3, 0, 0, 0, 0]
+    assert [sum(count for *_, count in note["late"]) for note in notes][:5] == [0, 0, 0, late, 0]
+    if name != "window-complete":
+        assert notes[3]["late_by"] == int((NOON + timedelta(minutes=140)).timestamp() * 1000)
+
+    last = checkpoint.path, checkpoint.committed()[-1]
+    found = [r.asDict() for r in few.read.format("delta").load(str(tmp_path / "table")).drop("_run").collect()]
+    if name == "dedupe":
+        offsets = sorted(r["_offset"] for r in found)
+        assert offsets in ([0, first, 6, 7, 8, 9, 11, 12, 14] for first in (1, 4))
+        (kept,) = state.remembered_keys(few, *last)
+        assert kept["keys"] == 1
+    elif name == "processor":
+        counts = [("a", 1), ("b", 2), ("a", 2), ("b", 3), ("c", 1), ("c", 2), ("b", 4), ("a", 3), ("z", 1)]
+        assert Counter((r["k"], r["n"]) for r in found) == Counter(counts)
+        (kept,) = state.held_keys(few, *last)
+        assert kept["keys"] == 4
+    else:
+        assert Counter({(minutes(r["window_start"]), r["k"]): r["n"] for r in found}) == WRITTEN[name]
+        if name not in ("panes", "window-complete"):
+            assert sum(each["keys"] for each in state.open_windows(few, *last)) == {"sliding": 2}.get(name, 1)
+
+
+def minutes(moment: datetime) -> int:
+    return int((moment.replace(tzinfo=UTC) - NOON).total_seconds() // 60)
+
+
+def windows(step: int, *, last: bool, late: bool = False) -> Counter[tuple[int, str]]:
+    """Return the windows of an hour by starts and keys; the last one is open, or written too."""
+    sound = [(0, "a"), (5, "b"), (5, "b"), (50, "a"), (130, "b"), (200, "c"), (205, "c"), (139, "b"), (141, "b"),
+             (210, "a"), *[(10, "late")] * late, *[(900, "z")] * last]  # fmt: skip
+    return Counter((at, key) for m, key in sound for at in range(m // step * step - 60 + step, m + 1, step))
+
+
+WRITTEN = {
+    "window": windows(60, last=False),
+    "window-update": windows(60, last=True),
+    "window-complete": windows(60, last=True, late=True),
+    "sliding": windows(30, last=False),
+    "panes": windows(30, last=False),
+    "sessions": Counter(
+        {(0, "a"): 1, (5, "b"): 2, (50, "a"): 1, (130, "b"): 1, (139, "b"): 2, (200, "c"): 2, (210, "a"): 1}
+    ),
+}  # fmt: skip
+
+
+# --- the rules of late records, against Spark's own windows --------------------------------------------------
+
+SIZES = [("60s", None), ("60s", "60s"), ("60s", "20s"), ("60s", "25s"), ("50s", "49s"), ("1s", None)]
+MICROS = [n * 500_000 for n in range(-300, 400)] + [-1, 1, 59_999_999, 60_000_001]
+
+
+@pytest.mark.parametrize(("size", "slide"), SIZES)
+def test_window_rules_of_late_records_and_of_intervals_are_those_of_spark(
+    spark: SparkSession, size: str, slide: str | None
+) -> None:
+    keys: dict[str, Any] = {"size": size, "slide": slide, "watermark": timedelta(0)}
+    window = Window(time="at", aggregates={"n": "count(*)"}, **keys)
+    rows = spark.createDataFrame([(m,) for m in MICROS], "us LONG").select("us", F.timestamp_micros("us").alias("at"))
+    marks, spans = [0, 120_000, 119_999, 90_500, -60_000], [(0, 60_000), (-61_000, 20_000), (30_500, 30_501)]
+    marked = [each for mark in marks for each in (late(window, mark), partly_late(window, mark))]
+    marked += [inside(window, *span) for span in spans]
+    found = {r[0]: r[1] for r in rows.select("us", F.array(*marked)).collect()}
+    own = F.window("at", seconds(window.length), seconds(window.step))
+    bounds: dict[int, list[tuple[int, int]]] = {}
+    for us, start, end in rows.select("us", F.unix_micros(own["start"]), F.unix_micros(own["end"])).collect():
+        bounds.setdefault(us, []).append((start, end))
+    for us in MICROS:
+        expected: list[bool] = []
+        for mark in marks:
+            closed = [end <= mark * 1000 for _, end in bounds[us]]
+            expected += [all(closed), any(closed) and not all(closed)]
+        expected += [any(a * 1000 <= start < b * 1000 for start, _ in bounds[us]) for a, b in spans]
+        assert found[us] == expected, us

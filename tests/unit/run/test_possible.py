@@ -1,0 +1,182 @@
+"""Commands that each kind of pipeline refuses: intervals, skipping, retract, redrive, reset, failover."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from tests.fixtures.golden import Golden
+from tests.fixtures.pipelines import modelled
+
+from sluice.errors import ConfigError
+from sluice.pipeline import Pipeline
+from sluice.run import failover, redriving, resetting, retraction
+from sluice.run.request import RunRequest
+
+COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
+    "interval": lambda p: RunRequest.of(p, "r", start="2026-01-01", end="2026-01-02"),
+    "ignore_range": lambda p: RunRequest.of(p, "r", recovery="ignore_range"),
+    "retract": retraction.possible,
+    "redrive": lambda p: redriving.possible(p, quarantined=False),
+    "redrive --quarantined": lambda p: redriving.possible(p, quarantined=True),
+    "reset --truncate": lambda p: resetting.possible(p, "earliest", truncate=True),
+    "reset --rebuild-state": lambda p: resetting.possible(p, None, truncate=False, rebuild=True),
+    "failover": lambda p: failover.possible(p, "b"),
+}
+AGGREGATE = "rows: aggregate, transform: {sql: SELECT count(*) AS n FROM source}"
+PARTITIONED = "sink.delta.partition_by"
+
+STATELESS = {"reset --rebuild-state": "no window", "failover": "one cluster"}
+ONE_CLUSTER = {"failover": "one cluster"}
+NO_REDRIVES = {"redrive": "redriven", "redrive --quarantined": "redriven"}
+WINDOW = {"ignore_range": "recovery", "retract": "a window", **NO_REDRIVES, **ONE_CLUSTER}
+SESSION = {**WINDOW, "reset --rebuild-state": "sessions"}
+
+
+def kept(sink: str) -> dict[str, str]:
+    """Return the refusals of a sink whose rows stay."""
+    commands = ("interval", "retract", "redrive --quarantined", "reset --truncate")
+    return {**dict.fromkeys(commands, sink), **STATELESS}
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "refused"),
+    [
+        pytest.param("kafka", "", STATELESS, id="plain"),
+        pytest.param("files", "", STATELESS, id="file"),
+        pytest.param("jdbc", "", STATELESS, id="jdbc"),
+        pytest.param("queue", "", STATELESS, id="queue"),
+        pytest.param(
+            "socket",
+            "",
+            {"interval": "source.socket", "ignore_range": "recovery: wal", **STATELESS},
+            id="socket",
+        ),
+        pytest.param(
+            "kafka",
+            AGGREGATE,
+            {"interval": "rows: aggregate", "retract": "rows: aggregate", **STATELESS},
+            id="aggregate",
+        ),
+        pytest.param(
+            "kafka",
+            f"{AGGREGATE}, sink: {{postgres: {{table: t}}}}",
+            {
+                "interval": "rows: aggregate",
+                "retract": "rows: aggregate",
+                "reset --truncate": "sink.postgres",
+                **STATELESS,
+            },
+            id="aggregate-into-postgres",
+        ),
+        pytest.param(
+            "dedupe",
+            "",
+            {"interval": "dedupe", "ignore_range": "recovery", "retract": "dedupe", **NO_REDRIVES, **ONE_CLUSTER},
+            id="dedupe",
+        ),
+        pytest.param("window", "", WINDOW, id="window"),
+        pytest.param(
+            "window", f"{PARTITIONED}: [window_start]", {**WINDOW, "interval": PARTITIONED}, id="window-partitioned"
+        ),
+        pytest.param("session", "", SESSION, id="session"),
+        pytest.param("session", f"{PARTITIONED}: [id]", {**SESSION, "interval": PARTITIONED}, id="session-partitioned"),
+        pytest.param("update", "", WINDOW, id="update"),
+        pytest.param(
+            "complete",
+            "",
+            {**WINDOW, "interval": "window.output: complete", "reset --rebuild-state": "window.output: complete"},
+            id="complete",
+        ),
+        pytest.param(
+            "processor",
+            "",
+            {
+                **WINDOW,
+                **dict.fromkeys(("interval", "retract", "reset --rebuild-state"), "a processor"),
+            },
+            id="processor",
+        ),
+        pytest.param(
+            "clusters",
+            "",
+            {
+                "interval": "source.kafka.clusters",
+                "retract": "source.kafka.clusters",
+                "reset --rebuild-state": "no window",
+            },
+            id="clusters",
+        ),
+        pytest.param("kafka-sink", "", kept("sink.kafka"), id="kafka-sink"),
+        pytest.param("kafka", "sink: {console: {}}", kept("sink.console"), id="console"),
+        pytest.param("delta-upsert", "", kept("sink.delta with mode: upsert"), id="delta-upsert"),
+        pytest.param("postgres-upsert", "", kept("sink.postgres with mode: upsert"), id="postgres-upsert"),
+        pytest.param(
+            "delta-deletes", "", {**kept("sink.delta with mode: upsert"), "redrive": "tombstones"}, id="delta-deletes"
+        ),
+        pytest.param("postgres-deletes", "", kept("sink.postgres with mode: upsert"), id="postgres-deletes"),
+        pytest.param(
+            "also",
+            "",
+            {**dict.fromkeys(("interval", "retract", "reset --truncate"), "also[0].kafka"), **STATELESS},
+            id="also-kafka",
+        ),
+        pytest.param(
+            "kafka", "also: [{postgres: {table: t}}]", {"reset --truncate": "also", **STATELESS}, id="also-postgres"
+        ),
+    ],
+)
+def test_pipeline_refuses_what_it_cannot_do(base: str, changes: str, refused: dict[str, str], golden: Golden) -> None:
+    pipeline = modelled(changes, base)
+    errors: dict[str, ConfigError] = {}
+    for name, command in COMMANDS.items():
+        try:
+            command(pipeline)
+        except ConfigError as error:
+            errors[name] = error
+    golden("possible", "\n".join(f"{name}: {error}" for name, error in errors.items()))
+    assert errors.keys() == refused.keys()
+    for name, error in errors.items():
+        assert refused[name] in error.what
+        assert error.state
+        assert error.next_step
+    assert (pipeline.no_intervals is None) == ("interval" not in refused)
+    assert retraction.retractable(pipeline) == ("retract" not in refused)
+    way_out = redriving.way_out(pipeline, "p")
+    assert ("sluice redrive p --quarantined" in way_out) == ("redrive --quarantined" not in refused)
+    assert ("to the source again" in way_out) == ("redrive --quarantined" in refused and not way_out.count("--start"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "begin", "truncate", "named"),
+    [
+        ("", "soon", False, "'soon'"),
+        ("", None, True, "from"),
+        ("window: $window", None, True, "--truncate"),
+        ("window: $window", "latest", False, "--from"),
+    ],
+)
+def test_reset_refuses_options_that_exclude_each_other(
+    changes: str, begin: str | None, truncate: bool, named: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        resetting.possible(modelled(changes), begin, truncate=truncate, rebuild="window" in changes)
+    assert named in caught.value.what
+
+
+@pytest.mark.parametrize(
+    ("keys", "changes", "named"),
+    [
+        ({"start": "2013-03-01"}, "", "end"),
+        ({"end": "2013-03-01"}, "", "start"),
+        ({"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_range"}, "", "ignore_range"),
+        ({"recovery": "ignore_batch"}, "rows: aggregate", "ignore_batch"),
+        ({"max_records_per_batch": 0}, "", "at least 1"),
+        ({"run": "a\nrun"}, "", "printable"),
+    ],
+)
+def test_run_refuses_a_request_that_cannot_be_meant(keys: dict[str, Any], changes: str, named: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        RunRequest.of(modelled(changes), keys.pop("run", "r"), **keys)
+    assert named in caught.value.what

@@ -1,0 +1,208 @@
+"""The checkpoint of a run that keeps state: which batches are planned without records, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pyarrow as pa
+import pytest
+from deltalake import write_deltalake
+from tests.fixtures.books import Place, split
+
+from sluice.errors import CheckpointError, ConfigError
+from sluice.ledger import Lease
+from sluice.pipeline import load
+from sluice.pipeline.processor import TimerFlush
+from sluice.pipeline.window import Window
+from sluice.ranges import OffsetRange
+from sluice.run.checkpoint import Checkpoint
+from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
+from sluice_spark.runs.stateful import _refuse_other_types, _refuse_to_empty, _refuse_torn, plan_closing
+from sluice_spark.sinks.delta.table import DeltaSink
+
+
+def committed(root: Path, batch: int, watermark: int) -> None:
+    (root / f"commits/{batch}").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
+
+
+def tables(root: Path, watermarks: list[int], commits: dict[int, int], planned_at: int = 0) -> Any:
+    """Make a checkpoint: of each batch the watermark, of each commit the next one; each batch reads ten records."""
+    for folder in ("offsets", "commits"):
+        (root / folder).mkdir(parents=True, exist_ok=True)
+    for batch, watermark in enumerate(watermarks):
+        clock = {"batchWatermarkMs": watermark, "batchTimestampMs": planned_at, "conf": {}}
+        ends = {"t": {"0": 10 * (batch + 1)}}
+        (root / f"offsets/{batch}").write_text(f"v1\n{json.dumps(clock)}\n{json.dumps(ends)}")
+    for batch, following in commits.items():
+        committed(root, batch, following)
+    return SimpleNamespace(checkpoint=Checkpoint(str(root)))
+
+
+@pytest.mark.parametrize(
+    ("aim", "last", "planned"),
+    [([], 500, True), ([], 900, False), ([OffsetRange("t", 0, 0, 20)], 500, True),
+     ([OffsetRange("t", 0, 10, 21)], 500, False),
+     ([OffsetRange("t", 0, 0, 20), OffsetRange("t", 1, 0, 1)], 500, False)],
+)  # fmt: skip
+def test_the_closing_batch_is_planned_if_it_is_due_and_the_dead_run_had_no_more_to_read(
+    tmp_path: Path, aim: list[OffsetRange], last: int, planned: bool
+) -> None:
+    found = tables(tmp_path, [0, last], {0: last, 1: 900})
+    plan_closing(found, aim)
+    assert found.checkpoint.open_batch() == (2 if planned else None)
+
+
+def test_types_of_state_are_refused_to_change_once_there_is_state(tmp_path: Path) -> None:
+    asked: Any = SimpleNamespace(name="p", file=Path("p.yaml"), no_rebuilding="sessions have no bound")
+    found = SimpleNamespace(checkpoint=Checkpoint(str(tmp_path)), epoch=SimpleNamespace(number=1))
+    _refuse_other_types(asked, found, {"v": "int"})  # this run died before it planned a batch
+    _refuse_other_types(asked, found, {"v": "bigint"})
+    assert found.checkpoint.types() == {"v": "bigint"}
+    tables(tmp_path, [0], {0: 500})
+    with pytest.raises(CheckpointError, match="v was BIGINT"):
+        _refuse_other_types(asked, found, {"v": "int"})
+
+
+def test_state_of_several_batches_that_a_power_cut_emptied_is_refused(tmp_path: Path) -> None:
+    found = tables(tmp_path, [0, 900], {0: 900, 1: 900})
+    asked: Any = SimpleNamespace(name="p", no_rebuilding=None)
+    share = tmp_path / "state/0/0"
+    share.mkdir(parents=True)
+    for version in (1, 2):
+        (share / f"{version}.changelog").write_text("v")
+    _refuse_torn(asked, found)
+    for version in (1, 2):
+        (share / f"{version}.changelog").write_text("")
+    assert found.checkpoint.mend(1) == []
+    with pytest.raises(CheckpointError, match="1, 2") as caught:
+        _refuse_torn(asked, found)
+    assert "--rebuild-state" in caught.value.next_step
+
+
+def test_a_first_result_does_not_replace_rows_of_another_writer(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    pipeline, sink = load(place.file), DeltaSink(str(tmp_path / "t"), "sluice:p:1")
+    _refuse_to_empty(place.ledger, pipeline, sink)
+    write_deltalake(sink.path, pa.table({"n": [1]}))
+    sink = DeltaSink(sink.path, "sluice:p:1")
+    with pytest.raises(ConfigError, match="'p'"):
+        _refuse_to_empty(place.ledger, pipeline, sink)
+    place.commit("a", split(0, 5))
+    _refuse_to_empty(place.ledger, pipeline, sink)
+
+
+# --- a stream that rests -------------------------------------------------------------------------------------------
+
+LEASE = mock.create_autospec(Lease, instance=True)
+"""A lease that is held."""
+FLUSH = TimerFlush.model_validate({"after": "1h"})
+
+
+def window(after: str | None, **more: Any) -> Window:
+    flush = {} if after is None else {"flush": {"after": after}}
+    given = {"time": "at", "size": "1h", "aggregates": {"n": "count(*)"}, "watermark": "1s", **flush, **more}
+    return Window.model_validate(given)
+
+
+@pytest.fixture
+def resting(tmp_path: Path) -> Any:
+    """Return tables of two batches, the last of which was planned two hours ago, with a watermark of 4 s."""
+    return tables(tmp_path, [0, 4_000], {0: 4_000, 1: 4_000}, round(time.time() * 1000) - 7_200_000)
+
+
+@pytest.mark.parametrize(
+    ("after", "latest", "watermark"),
+    [(None, 5_000, None), ("1h", None, None), ("3h", 5_000, None), ("1h", 5_000, 3_600_000), ("1h", -1, None),
+     ("1h", 3_599_999, 3_600_000), ("1h", 3_600_000, 7_200_000)],
+)  # fmt: skip
+def test_flush_closes_the_last_window_of_a_resting_stream_once(
+    resting: Any, tmp_path: Path, after: str | None, latest: int | None, watermark: int | None
+) -> None:
+    plan_flush(LEASE, resting, window(after), latest)
+    assert resting.checkpoint.open_batch() == (None if watermark is None else 2)
+    if watermark is not None:
+        assert resting.checkpoint.clock_of(2).closing == watermark
+        committed(tmp_path, 2, watermark)
+        plan_flush(LEASE, resting, window(after), latest)
+        assert resting.checkpoint.open_batch() is None
+
+
+def test_the_last_window_of_an_event_time_is_that_which_ends_last() -> None:
+    assert window(None, slide="20m").last_end(25 * 60_000) == (20 + 60) * 60_000
+    assert window(None).last_end(-1) == 0
+
+
+@pytest.mark.parametrize(
+    ("after", "last", "watermark"),
+    [("3h", 9_000, None), ("1h", None, None), ("1h", 4_000, None), ("1h", 4_001, 4_001)],
+)  # fmt: skip
+def test_firing_plans_the_last_timer_of_a_resting_stream_once(
+    resting: Any, tmp_path: Path, after: str, last: int | None, watermark: int | None
+) -> None:
+    flush, asked = TimerFlush.model_validate({"after": after}), list[int]()
+
+    def last_timer(batch: int) -> int | None:
+        asked.append(batch)
+        return last
+
+    plan_firing(LEASE, resting, flush, last_timer)
+    assert asked == ([1] if after == "1h" else []), "the state is only read if the stream rests"
+    assert resting.checkpoint.open_batch() == (None if watermark is None else 2)
+    if watermark is None:
+        return
+    assert resting.checkpoint.clock_of(2).closing == watermark
+    committed(tmp_path, 2, watermark)
+    plan_firing(LEASE, resting, flush, lambda _: watermark + 1)
+    assert resting.checkpoint.open_batch() is None, "a timer that these have registered waits for records"
+    assert resting.checkpoint.flushed()
+
+
+def test_a_stream_without_timers_is_looked_through_once(resting: Any) -> None:
+    no_timer = mock.Mock(return_value=None)
+    for _ in range(2):
+        plan_firing(LEASE, resting, FLUSH, no_timer)
+    no_timer.assert_called_once_with(1)
+
+
+def test_a_stream_that_has_read_nothing_plans_nothing(tmp_path: Path) -> None:
+    found = tables(tmp_path, [], {})
+    plan_firing(LEASE, found, TimerFlush.model_validate({"after": "0s"}), lambda _: 1)
+    plan_held(LEASE, found, 5_000)
+    assert found.checkpoint.open_batch() is None
+
+
+def test_a_run_without_records_goes_on_once_to_what_the_slowest_partition_allows(resting: Any, tmp_path: Path) -> None:
+    plan_held(LEASE, resting, 4_000)
+    assert resting.checkpoint.open_batch() is None, "it is there already"
+    plan_held(LEASE, resting, 5_000)
+    assert resting.checkpoint.open_batch() == 2
+    assert resting.checkpoint.clock_of(2).closing == 5_000
+    committed(tmp_path, 2, 5_000)
+    plan_held(LEASE, resting, 5_000)
+    assert resting.checkpoint.open_batch() is None
+    # that was no flush, which is still to come, whatever the file says of hold now
+    plan_firing(LEASE, resting, FLUSH, lambda _: 6_000)
+    assert resting.checkpoint.open_batch() == 3
+
+
+def test_a_plan_that_another_driver_made_meanwhile_stays(resting: Any, tmp_path: Path) -> None:
+    def slow(batch: int) -> int:
+        (tmp_path / "offsets/2").write_text("that of another driver")
+        return 9_000
+
+    with pytest.raises(CheckpointError, match="batch 2"):
+        plan_firing(LEASE, resting, FLUSH, slow)
+    assert (tmp_path / "offsets/2").read_text() == "that of another driver"
+
+
+def test_a_driver_that_was_fenced_plans_nothing(resting: Any) -> None:
+    fenced = mock.create_autospec(Lease, instance=True)
+    fenced.verify.side_effect = RuntimeError("fenced")
+    with pytest.raises(RuntimeError, match="fenced"):
+        plan_held(fenced, resting, 9_000)
+    assert resting.checkpoint.open_batch() is None

@@ -1,0 +1,188 @@
+"""An Iceberg table: which tables fit, what rolling back, expiring and other writers do to it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.partitioning import PartitionField, PartitionSpec
+from pyiceberg.schema import Schema
+from pyiceberg.table import DataScan, FileScanTask
+from pyiceberg.transforms import IdentityTransform
+from pyiceberg.types import LongType, NestedField, StringType
+from sqlalchemy.exc import OperationalError
+from tests.contract.sinks import BEGIN, Iceberg, commit, note, rows
+from tests.fixtures.lake import catalog_of
+
+from sluice.connections import Connection
+from sluice.errors import CheckpointError, ConfigError, SinkError
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.base import NOTHING
+from sluice_spark.sinks.iceberg.catalog import _properties
+from sluice_spark.sinks.iceberg.table import IcebergTable
+from sluice_spark.sinks.parquet.slice import Slice
+
+
+@pytest.fixture
+def orders(case: Callable[..., Iceberg]) -> Iceberg:
+    return case(Iceberg)
+
+
+def expire(orders: Iceberg, *kept: int) -> None:
+    """Expire all snapshots but these."""
+    for snapshot in orders.table.snapshots():
+        if snapshot.snapshot_id not in kept:
+            orders.table.maintenance.expire_snapshots().by_id(snapshot.snapshot_id).commit()
+
+
+def append_nothing(orders: Iceberg) -> None:
+    """Add a snapshot of another writer's."""
+    orders.table.append(orders.table.scan().to_arrow().slice(0, 0))
+
+
+def test_iceberg_table_of_a_user_is_claimed_and_its_retries_are_off(orders: Iceberg) -> None:
+    catalog = catalog_of(orders.properties)
+    catalog.create_namespace("shop")
+    columns = {field.name: field for field in rows(0, 1).schema}
+    order = ["name", "id", *(name for name in columns if name.startswith("_"))]
+    catalog.create_table("shop.orders", pa.schema([("more", pa.string()), *(columns[name] for name in order)]))
+    assert commit(orders, orders.writer(), 0, 0, 3)
+    assert set(orders.held()) == {0, 1, 2}
+    assert orders.table.scan().to_arrow()["more"].to_pylist() == [None] * 3
+    assert orders.table.properties["commit.retry.num-retries"] == "0"
+    assert orders.table.properties["sluice.pipeline"] == "p"
+
+
+def test_iceberg_table_that_does_not_fit_is_refused(orders: Iceberg) -> None:
+    catalog = catalog_of(orders.properties)
+    catalog.create_namespace("shop")
+    catalog.create_table("shop.orders", pa.schema([("id", pa.int32()), ("name", pa.string())]))
+    with pytest.raises(ConfigError) as error:
+        orders.writer()
+    assert ("id: int" in error.value.what, "_offset" in error.value.what) == (True, True)
+    catalog.drop_table("shop.orders")
+    schema = Schema(NestedField(1, "id", LongType()), NestedField(2, "name", StringType()))
+    parts = PartitionSpec(PartitionField(2, 1000, IdentityTransform(), "name"))
+    catalog.create_table("shop.orders", schema, partition_spec=parts)
+    with pytest.raises(ConfigError, match="partitions"):
+        orders.writer()
+
+
+@pytest.mark.parametrize("how", ["live", "retract"])
+def test_iceberg_table_rolled_back_is_refused_behind_snapshots_that_expired(orders: Iceberg, how: str) -> None:
+    """Then no commit of a writer may be left, and its batches are there or were taken back."""
+    for batch in range(2):
+        commit(orders, orders.writer(), batch, batch, batch + 1)
+    correction = orders.writer("retract:x")
+    gone = Slice([OffsetRange("t", 0, 1, 2)])
+    correction.replace(gone, NOTHING, orders.schema, 0, note("b", 0), name="p-x-000000")
+    if how == "live":
+        commit(orders, orders.writer(), 2, 2, 3)
+    *_, before, last = [snapshot.snapshot_id for snapshot in orders.table.snapshots()]
+    orders.table.manage_snapshots().rollback_to_snapshot(before).commit()
+    expire(orders, before, last)
+    with pytest.raises(CheckpointError, match="rolled back"):
+        orders.writer()
+    orders.table.manage_snapshots().set_current_snapshot(snapshot_id=last).commit()
+    assert orders.writer().examine() == []
+
+
+def test_iceberg_snapshots_may_expire_and_others_may_write(orders: Iceberg) -> None:
+    for batch in range(3):
+        commit(orders, orders.writer(), batch, batch, batch + 1)
+    append_nothing(orders)
+    expire(orders, orders.table.current_snapshot().snapshot_id)
+    assert orders.writer().version() == 2
+    assert commit(orders, orders.writer(), 3, 3, 4)
+    assert set(orders.held()) == set(range(4))
+
+
+def test_iceberg_commit_that_loses_a_race_is_made_again(orders: Iceberg, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink, real, raced = orders.writer(), SqlCatalog.commit_table, []
+    commit(orders, sink, 0, 0, 2)
+
+    def race(self: Any, *arguments: Any) -> Any:
+        if not raced:  # another writer is first
+            raced.append(True)
+            orders.table.transaction().set_properties({"theirs": "1"}).commit_transaction()
+            append_nothing(orders)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(SqlCatalog, "commit_table", race)
+    assert commit(orders, sink, 1, 2, 4)
+    assert (raced, set(orders.held())) == ([True], set(range(4)))
+
+
+def test_iceberg_rows_beside_delete_files_are_not_replaced(orders: Iceberg, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg writes no delete files, so a plan is made to have one; also if it comes while the run is at work."""
+    sink, real = orders.writer(), DataScan.plan_files
+    commit(orders, sink, 0, 0, 3)
+    monkeypatch.setattr(DataScan, "plan_files", lambda self: [FileScanTask(t.file, {t.file}) for t in real(self)])
+    with pytest.raises(ConfigError, match="delete files"):
+        sink.check_replaceable()
+    gone, name = Slice([OffsetRange("t", 0, 0, 3)]), "p-i1-000000"
+    staged = orders.stage(sink, 0, rows(0, 3, "new"), "p-i1")
+    with pytest.raises(ConfigError, match="delete files"):
+        orders.writer("interval:x").replace(gone, staged, orders.schema, 0, note("new", 0), name=name)
+    monkeypatch.undo()
+    orders.connect()
+    assert orders.held() == dict.fromkeys(range(3), "r")
+
+
+def test_iceberg_catalog_that_fails_is_named_without_secrets(orders: Iceberg, monkeypatch: pytest.MonkeyPatch) -> None:
+    sink = orders.writer()
+
+    def fail(*_: Any) -> Any:
+        raise OperationalError("UPDATE x", {"secret": "s3cr3t"}, Exception("the connection is lost"))
+
+    with monkeypatch.context() as failing:
+        failing.setattr(SqlCatalog, "commit_table", fail)
+        with pytest.raises(SinkError, match="the connection is lost") as error:
+            commit(orders, sink, 0, 0, 2)
+    assert "s3cr3t" not in str(error.value)
+    assert commit(orders, sink, 0, 0, 2)
+
+
+def test_iceberg_files_that_are_damaged_are_the_sinks_failure(orders: Iceberg) -> None:
+    commit(orders, orders.writer(), 0, 0, 3)
+    table, gone = orders.table, Slice([OffsetRange("t", 0, 0, 3)], BEGIN, BEGIN + 10_000)
+    snapshot = table.current_snapshot()
+    manifest = next(iter(snapshot.manifests(table.io))).manifest_path
+    for file in (table.metadata_location, snapshot.manifest_list, manifest):
+        path = Path(file.removeprefix("file://"))
+        whole = path.read_bytes()
+        for left in (whole[: len(whole) * 2 // 3], b""):
+            path.write_bytes(left)
+            with pytest.raises(SinkError, match=r"shop\.orders"):
+                orders.writer().held(gone)
+        path.write_bytes(whole)
+    assert list(orders.writer().held(gone)) == [("t", 0)]
+
+
+@pytest.mark.parametrize(
+    "connection",
+    [
+        pytest.param({"conn_type": "kafka"}, id="of-another-kind"),
+        pytest.param({"conn_type": "iceberg", "extra": {"type": "none"}}, id="without-a-catalog"),
+    ],
+)
+def test_iceberg_connection_that_names_no_catalog_is_refused(
+    orders: Iceberg, monkeypatch: pytest.MonkeyPatch, connection: dict[str, Any]
+) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
+    with pytest.raises(ConfigError):
+        orders.writer()
+
+
+def test_iceberg_connection_is_read_as_airflows_provider_does() -> None:
+    rest = Connection("c", "iceberg", "https://h/ws/", login="me", password="pw", extra={"warehouse": "w"})
+    assert _properties(rest) == {"warehouse": "w", "uri": "https://h/ws", "type": "rest", "credential": "me:pw"}
+
+
+def test_iceberg_table_has_no_staging_folder_before_it_exists(orders: Iceberg) -> None:
+    assert IcebergTable(orders.config, orders.place, "sluice:p:1").as_it_is() is None

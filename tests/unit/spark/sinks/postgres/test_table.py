@@ -1,0 +1,328 @@
+"""A table of PostgreSQL: which rows it holds, which tables fit, and what triggers, roles and users do to it."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Callable, Mapping
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import sqlalchemy as sa
+from pyspark.sql import types as T
+from pyspark.sql.pandas.types import from_arrow_schema
+from tests.contract.sinks import Postgres, commit, put, records
+
+from sluice.connections import Connection
+from sluice.errors import CheckpointError, ConfigError, SinkError, SluiceError
+from sluice.postgres import url_of
+from sluice.sinks.postgres import PostgresSink
+from sluice_spark.sinks.base import Staged, StagedFile
+from sluice_spark.sinks.parquet.staged import read_back
+from sluice_spark.sinks.postgres.commits import lock_number
+from sluice_spark.sinks.postgres.database import connected
+from sluice_spark.sinks.postgres.table import PostgresTable
+from sluice_spark.sinks.postgres.types import fits, unsupported
+
+META = "_topic text, _partition int, _offset bigint, _timestamp timestamptz, _run text"
+LONG, TEXT = pa.int64(), pa.string()
+
+
+@pytest.fixture
+def orders(case: Callable[..., Postgres]) -> Postgres:
+    return case(Postgres)
+
+
+def table_of(columns: str) -> str:
+    return f"CREATE TABLE public.orders ({columns}, {META})"
+
+
+def refused(orders: Postgres, rows: pa.Table, kind: type[SluiceError] = SinkError) -> SluiceError:
+    """Return the error of a batch that must not be there."""
+    sink = orders.writer(check=False)
+    batch = sink.version() + 1
+    with pytest.raises(kind) as error:
+        put(orders, sink, batch, rows)
+    return error.value
+
+
+# --- values --------------------------------------------------------------------------------------------------------
+
+
+def test_postgres_holds_values_of_each_type_unchanged(orders: Postgres) -> None:
+    types = {
+        "i": pa.int32(), "l": LONG, "t": pa.int8(), "h": pa.int16(), "s": TEXT, "b": pa.bool_(), "d": pa.float64(),
+        "f": pa.float32(), "c": pa.decimal128(12, 2), "w": pa.decimal128(38, 10), "ts": pa.timestamp("us", "UTC"),
+        "dt": pa.date32(), "a": pa.list_(TEXT), "n": pa.list_(LONG), "ntz": pa.timestamp("us"),
+    }  # fmt: skip
+    full = {
+        "i": -(2**31), "l": 2**63 - 1, "t": -128, "h": 32767, "s": "é😀 \\ ' \" \t\n", "b": True, "d": 1e300, "f": 1.5,
+        "c": Decimal("12.34"), "w": Decimal("1234567890.0123456789"),
+        "ts": datetime(2026, 1, 31, 12, 0, 0, 123456, UTC), "dt": date(2026, 1, 31), "a": ["x", None, "", "{,}"],
+        "n": [1, None], "ntz": datetime(2026, 1, 31, 12, 0, 0, 500000),
+    }  # fmt: skip
+    put(orders, orders.writer(check=False), 0, records(full, {"s": "", "a": [], "d": 0.1}, {}, **types))
+    found = orders.execute(f"SELECT {', '.join(types)} FROM public.orders ORDER BY _offset")
+    nothing = dict.fromkeys(types)
+    assert [dict(row._mapping) for row in found] == [full, {**nothing, "s": "", "a": [], "d": 0.1}, nothing]
+
+
+def test_postgres_table_of_a_user_takes_what_its_types_can_hold(orders: Postgres) -> None:
+    who = "7d444840-9dc0-11d1-b245-5ffdce74fad2"
+    orders.execute(table_of("nr serial PRIMARY KEY, id numeric, doc jsonb, who uuid, short varchar(5)"))
+    values = {"id": 5, "doc": '{"a": [1]}', "who": who, "short": "12345"}
+    put(orders, orders.writer(check=False), 0, records(values, id=LONG, doc=TEXT, who=TEXT, short=TEXT))
+    (row,) = orders.execute("SELECT nr, id, doc, who::text, short FROM public.orders")
+    assert tuple(row) == (1, 5, {"a": [1]}, who, "12345")
+
+
+@pytest.mark.parametrize(
+    ("value", "token"),
+    [
+        pytest.param({"short": "123456"}, "character varying(5)", id="too-long"),
+        pytest.param({"short": "1234  "}, "length(short) <= 5", id="blanks-that-would-be-cut"),
+        pytest.param({"doc": "{"}, "doc", id="no-json"),
+        pytest.param({"doc": "1\u0000"}, "zero character", id="zero-character"),
+        pytest.param({"short": "4111"}, "orders_short_check", id="check-constraint"),
+    ],
+)
+def test_postgres_refuses_a_row_that_it_cannot_hold_and_writes_nothing_of_its_batch(
+    orders: Postgres, value: dict[str, str], token: str
+) -> None:
+    orders.execute(table_of("doc json, short varchar(5) CHECK (short <> '4111')"))
+    error = refused(orders, records({"short": "a"}, value, doc=TEXT, short=TEXT))
+    assert token in f"{error}"
+    assert "4111" not in str(error), "values are not for logs"
+    assert orders.held() == {}
+
+
+def test_postgres_quotes_names_of_any_kind(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    orders.execute('CREATE SCHEMA "O\'Hara ""x"""')
+    monkeypatch.setattr(orders, "settings", lambda: {"table": 'O\'Hara "x".We/ird "t"'})
+    put(orders, orders.writer(check=False), 0, records({"Sel\"ect'": 7}, {}, **{"Sel\"ect'": LONG}))
+    found = orders.execute('SELECT "Sel""ect\'" FROM "O\'Hara ""x"""."We/ird ""t""" ORDER BY _offset')
+    assert [row[0] for row in found] == [7, None]
+
+
+def test_postgres_takes_rows_without_offsets(orders: Postgres) -> None:
+    sink, rows = orders.writer(check=False), records({"n": 5}, n=LONG).select(["n", "_run"])
+    folder = "batches/p-e1-000000-01234567"
+    (Path(sink.staging) / folder).mkdir(parents=True)
+    pq.write_table(rows, Path(sink.staging) / folder / "part.parquet")
+    staged = read_back(sink.staging, folder, offsets=False)
+    assert sink.commit(staged, from_arrow_schema(rows.schema), 0, {"run": "r", "pipeline": "p"})
+    assert [tuple(row) for row in orders.execute("SELECT * FROM public.orders")] == [(5, "r")]
+
+
+def test_postgres_rows_of_a_megabyte_travel_a_few_at_a_time(tmp_path: Path) -> None:
+    table = PostgresTable(PostgresSink(table="orders"), str(tmp_path), "sluice:p:1")
+    schema = pa.schema([("name", TEXT)])
+    pq.write_table(pa.table({"name": ["x" * 1_000_000 + str(n) for n in range(100)]}, schema=schema), tmp_path / "f")
+    staged = Staged("", (StagedFile("f", 0, 0, 100, {}, "{}"),), {})
+    sizes = [batch.num_rows for batch in table._batches(staged, schema)]
+    assert (sum(sizes), max(sizes) <= 40) == (100, True)
+
+
+def test_postgres_database_with_other_defaults_and_in_latin1(orders: Postgres) -> None:
+    name = f"l{uuid.uuid4().hex[:8]}"
+    engine = sa.create_engine(orders.url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(sa.text(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0"))
+        for setting in (
+            "default_transaction_isolation = 'serializable'", "\"DateStyle\" = 'German'", "bytea_output = 'escape'",
+            "standard_conforming_strings = off", "search_path = nowhere", "statement_timeout = '1s'",
+            "synchronous_commit = off",
+        ):  # fmt: skip
+            connection.execute(sa.text(f"ALTER DATABASE {name} SET {setting}"))
+    engine.dispose()
+    orders.url = orders.url.set(database=name)
+    orders.connect()
+    put(orders, orders.writer(check=False), 0, records({"id": 1, "name": "é\\ 'x"}, id=LONG, name=TEXT))
+    assert [row[0] for row in orders.execute("SELECT name FROM public.orders")] == ["é\\ 'x"]
+    orders.execute(
+        "CREATE FUNCTION public.slow() RETURNS trigger LANGUAGE plpgsql AS "
+        "$$ BEGIN PERFORM pg_sleep(1.5); RETURN NULL; END $$",
+        "CREATE TRIGGER slow BEFORE INSERT ON public.orders EXECUTE FUNCTION public.slow()",
+    )
+    commit(orders, orders.writer(), 1, 3, 4)  # the role's own statements may not take as long
+    orders.execute("DROP TRIGGER slow ON public.orders")
+    assert "name" in str(refused(orders, records({"id": 1, "name": "\u20ac\u4e2d"}, id=LONG, name=TEXT)))
+
+
+# --- tables --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("made", "token"),
+    [
+        pytest.param("id bigint", 'ADD COLUMN "name" text', id="missing-column"),
+        pytest.param("id integer, name text", "id is integer", id="narrower-column"),
+        pytest.param("id bigint, name text, must int NOT NULL", "must", id="column-without-default"),
+        pytest.param("id numeric(5,1), name text", "id is numeric(5,1)", id="numeric-with-a-scale"),
+        pytest.param("id bigint GENERATED ALWAYS AS IDENTITY, name text", "id is a generated column", id="generated"),
+    ],
+)
+def test_postgres_refuses_a_table_that_does_not_fit(orders: Postgres, made: str, token: str) -> None:
+    orders.execute(table_of(made))
+    with pytest.raises(ConfigError) as error:
+        orders.writer()
+    assert token in error.value.what
+
+
+def test_postgres_refuses_a_view_nested_columns_and_system_names(orders: Postgres) -> None:
+    orders.execute(
+        table_of("id bigint, name text").replace("orders", "base"), "CREATE VIEW public.orders AS TABLE public.base"
+    )
+    with pytest.raises(ConfigError, match="view"):
+        orders.writer()
+    nested = records({"o": {"x": 2}, "xmin": 1}, o=pa.struct([("x", pa.int32())]), xmin=LONG)
+    orders.execute("DROP VIEW public.orders")
+    error = refused(orders, nested, ConfigError)
+    assert ("to_json(o) AS o" in error.what, "'xmin'" in error.what) == (True, True)
+
+
+def test_postgres_columns_cannot_change_between_the_look_and_the_insert(
+    orders: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit(orders, orders.writer(), 0, 0, 2)
+    real, tried = PostgresTable._insert, []
+
+    def insert(self: PostgresTable, *arguments: Any) -> None:
+        with pytest.raises(sa.exc.OperationalError, match="lock timeout"):
+            orders.execute("SET lock_timeout = '200ms'", "ALTER TABLE public.orders ALTER COLUMN id TYPE smallint")
+        tried.append(True)
+        real(self, *arguments)
+
+    monkeypatch.setattr(PostgresTable, "_insert", insert)
+    assert commit(orders, orders.writer(), 1, 2, 4)
+    assert (tried, set(orders.held())) == ([True], set(range(4)))
+
+
+def test_postgres_tables_that_were_restored_together_go_on_and_one_made_again_is_noticed(orders: Postgres) -> None:
+    commit(orders, orders.writer(), 0, 0, 3)
+    orders.execute(  # as a dump and its restoration: the same rows in tables with other ids
+        "CREATE TABLE public.a AS TABLE public.orders", "CREATE TABLE public.b AS TABLE public.sluice_commits",
+        "DROP TABLE public.orders", "DROP TABLE public.sluice_commits",
+        "ALTER TABLE public.a RENAME TO orders", "ALTER TABLE public.b RENAME TO sluice_commits",
+    )  # fmt: skip
+    assert commit(orders, orders.writer(), 1, 3, 6)
+    assert set(orders.held()) == set(range(6))
+    orders.execute("DROP TABLE public.orders", "CREATE TABLE public.orders (LIKE public.sluice_commits)")
+    with pytest.raises(CheckpointError, match="made again"):
+        orders.writer()
+
+
+def test_postgres_sink_waits_for_the_transaction_of_a_dead_driver(orders: Postgres) -> None:
+    commit(orders, orders.writer(), 0, 0, 3)
+    sink, engine = orders.writer(), sa.create_engine(orders.url)
+    with engine.connect() as dead:
+        dead.execute(sa.text(f"SELECT pg_advisory_xact_lock({lock_number('public', 'orders')})"))
+        orders.execute(f"ALTER DATABASE {orders.url.database} SET lock_timeout = '100ms'")
+        with pytest.raises(SinkError):
+            commit(orders, sink, 1, 3, 6)
+        dead.rollback()
+    engine.dispose()
+    assert commit(orders, sink, 1, 3, 6)
+    assert set(orders.held()) == set(range(6))
+
+
+# --- triggers ------------------------------------------------------------------------------------------------------
+
+
+def test_postgres_trigger_that_keeps_rows_back_is_no_silent_loss(orders: Postgres) -> None:
+    commit(orders, orders.writer(), 0, 0, 2)
+    orders.execute(
+        "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN IF NEW.id = 3 THEN RETURN NULL; END IF; "
+        "RETURN NEW; END $$",
+        "CREATE TRIGGER skips BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION skip()",
+    )
+    with pytest.raises(SinkError, match="2 of 3 rows"):
+        commit(orders, orders.writer(), 1, 2, 5)
+    assert set(orders.held()) == {0, 1}
+
+
+def test_postgres_backend_that_ends_in_an_insert_leaves_nothing(orders: Postgres) -> None:
+    commit(orders, orders.writer(), 0, 0, 3)
+    orders.execute(
+        "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$",
+        "CREATE TRIGGER dies BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION die()",
+    )
+    with pytest.raises(SinkError) as error:
+        commit(orders, orders.writer(), 1, 3, 6)
+    assert "nothing of this batch was committed" in error.value.state
+    orders.execute("DROP TRIGGER dies ON public.orders")
+    assert commit(orders, orders.writer(), 1, 3, 6)
+    assert set(orders.held()) == set(range(6))
+
+
+# --- connections ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "token"),
+    [
+        pytest.param({"host": "[::1"}, 10, "postgresql://", id="host-without-bracket"),
+        pytest.param({"host": "db host"}, 30, "host name", id="unknown-host"),
+        pytest.param({"port": 1}, 30, "database answers", id="nothing-listens"),
+        pytest.param({"schema": "nodb"}, 10, '"nodb"', id="no-such-database"),
+        pytest.param({"login": "noone"}, 10, '"noone"', id="no-such-role"),
+        pytest.param({"extra": {"foo": "bar"}}, 10, "URI query parameter", id="unknown-option"),
+        pytest.param({"extra": {"options": "-c statement_timeout=0"}}, 0, "", id="option"),
+    ],
+)
+def test_postgres_connection_that_is_wrong_is_named_without_its_password(
+    orders: Postgres, more: Mapping[str, Any], code: int, token: str
+) -> None:
+    orders.connect(password="s3cr3t/:@", **more)
+    if code == 0:
+        assert orders.writer().version() == -1
+        return
+    with pytest.raises(SluiceError) as error:
+        orders.writer()
+    assert (error.value.exit_code, token in str(error.value)) == (code, True)
+    assert "s3cr3t" not in str(error.value)
+
+
+def test_postgres_url_quotes_what_a_connection_says() -> None:
+    odd = Connection("c", "postgres", "/var/run", None, "m e", "p/:@", "d b", {"sslmode": "require", "iam": True})
+    assert url_of(odd) == "postgresql://m%20e:p%2F%3A%40@%2Fvar%2Frun/d%20b?sslmode=require"
+    with pytest.raises(ConfigError):
+        url_of(Connection("c", "kafka", "h"))
+
+
+def test_postgres_errors_are_the_users_or_the_sinks(orders: Postgres) -> None:
+    parts = json.loads(orders.connection)
+    there = Connection("c", "postgres", parts["host"], parts["port"], parts["login"], schema=parts["schema"])
+    with pytest.raises(ConfigError), connected(there, "table x") as opened:
+        opened.cursor().execute("SELECT * FROM nowhere")
+    with pytest.raises(SinkError, match="table x"), connected(there, "table x") as opened:
+        opened.cursor().execute("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '55P03'; END $$")
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "expected"),
+    [
+        (T.ShortType(), "bigint", True),
+        (T.LongType(), "integer", False),
+        (T.FloatType(), "double precision", True),
+        (T.DoubleType(), "real", False),
+        (T.DoubleType(), "numeric", False),
+        (T.DecimalType(10, 2), "numeric(12,2)", True),
+        (T.DecimalType(10, 2), "numeric(12,1)", False),
+        (T.DecimalType(10, 2), "numeric", True),
+        (T.StringType(), "character varying(3)", True),
+        (T.StringType(), "character(3)", False),
+        (T.TimestampType(), "timestamp without time zone", False),
+        (T.ArrayType(T.LongType()), "bigint[]", True),
+        (T.ArrayType(T.LongType()), "integer[]", False),
+    ],
+)
+def test_postgres_columns_fit_types_that_lose_nothing(kind: T.DataType, there: str, expected: bool) -> None:
+    assert fits(kind, there) is expected
+    assert unsupported(kind) is None
