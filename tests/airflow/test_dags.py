@@ -39,21 +39,15 @@ def test_project_dags_are_sound() -> None:
     assert {(dag.max_active_runs, dag.catchup) for dag in bag.dags.values()} == {(1, False)}
 
 
-def test_side_by_side_dag_runs_each_strategy_with_a_table_a_verdict_and_an_event(
-    spark: FakeSpark, backlog: Any, events: Any, dags_in: Any
-) -> None:
-    dag = use(spark, dags_in(PROJECT / "dags")["recovery_side_by_side"])
+def test_side_by_side_dag_has_a_table_a_verdict_and_an_event_for_each_strategy() -> None:
+    dag = DagBag(PROJECT / "dags").dags["recovery_side_by_side"]
     groups = [group for group in dag.task_group.children.values() if isinstance(group, SluiceTaskGroup)]
+    assert len(dag.tasks) == len(TASKS) * len(groups)
     asked = {group.group_id: (Recovery(group.ingest.recovery), load(group.ingest.pipeline)) for group in groups}
     assert sorted(strategy for strategy, _ in asked.values()) == sorted(Recovery)
     for strategy, pipeline in asked.values():
         assert (pipeline.kafka.topics, pipeline.recovery) == (["flights"], strategy)
-    names = {p.name for _, p in asked.values()}
-    assert len(names | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
-    spark.plan(RUN, written=[12], verdict="passed")
-    found = states(dag.test(logical_date=None))
-    assert (len(found), set(found.values())) == (4 * len(Recovery), {"success"})
-    assert {uri for uri, _ in events()} == {f"x-sluice://{name}" for name in names}
+    assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
 
 
 # --- runs that go well -----------------------------------------------------------------------------------------------

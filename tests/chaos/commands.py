@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
+from tests.chaos.drivers import lost
 from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import Offset, Sandbox, good
 
@@ -64,12 +65,6 @@ def assert_audited(sandbox: Sandbox, *options: str) -> None:
     """A deep audit finds no problem, and proves everything."""
     report = deep(sandbox, *options)
     assert (report["problems"], report["unproved"]) == ([], [])
-
-
-def lost(sandbox: Sandbox) -> Counter[Offset]:
-    """Return the offsets that are open as lost."""
-    spans = [row.range for row in sandbox.ledger.lost(sandbox.name)]
-    return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
 
 
 def assert_conserved(sandbox: Sandbox, dropped: Counter[Offset] | None = None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import json
 import os
@@ -17,6 +18,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import SECRET, FakeSpark
+from tests.fixtures.runs import await_that
 
 from sluice.errors import ConfigError, ExitCode, QualityError, Retry, SluiceError, error_for_exit_code
 from sluice.ledger import Ledger
@@ -40,6 +42,12 @@ def argv_of(spark: FakeSpark, main: str = RUN) -> list[str]:
 
 def after(argv: list[str], option: str) -> str:
     return argv[argv.index(option) + 1]
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
+    return False
 
 
 # --- a run -----------------------------------------------------------------------------------------------------------
@@ -252,7 +260,7 @@ def test_killed_task_fails_and_leaves_no_process(
         operator.execute(context())
     killer.join()
     assert TypedRetryPolicy().evaluate(caught.value, 1, 3).action is RetryAction.DEFAULT
-    assert [p for p in pids() if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE] == []
+    await_that(lambda: not any(map(lives, pids())), "no process is left")
 
 
 def test_task_killed_before_it_starts_fails(make: Any, context: Any) -> None:

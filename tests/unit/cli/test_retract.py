@@ -9,6 +9,7 @@ from tests.unit.cli.conftest import Sluice
 
 from sluice.cli.reset import _show
 from sluice.errors import ConfigError, ExitCode
+from sluice.ledger.resets import told as noted
 from sluice.ranges import OffsetRange
 from sluice.run.retraction import wanted
 from sluice.sources.kafka.config import KafkaSource
@@ -97,3 +98,5 @@ def test_reset_dry_run_shows_positions_and_records_that_do_not_come_back(
     rows = [line.split() for line in printed.out.splitlines() if line.startswith("t ")]
     assert rows == [["t", "9", "3", "3"], ["t", "10", "7", "0"]]
     golden("reset", printed.out + printed.err)
+    recorded = {"positions": {"t": {"0": 5}}, "truncated": True, "skipped": [], "notes": [], "epoch": 2, "reason": "x"}
+    golden("reset", "\n".join(noted({**recorded, "removed": removed}) for removed in (0, 7)))

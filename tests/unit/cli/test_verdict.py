@@ -1,4 +1,4 @@
-"""``sluice verdict``, ``accept`` and ``validate``: judgements, and runs that they hold."""
+"""``sluice verdict``, ``accept``, ``validate`` and ``profile``: judgements of runs, holds, and their rows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from sluice.errors import ConfigError, ExitCode, HeldError
 from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.launch.submit import SparkSubmit
 from sluice.ledger import UnknownRunError
+from sluice.profile import NO_ROWS, ColumnProfile, Profile
 from sluice.run.baseline import Check, Finding
 
 JUDGEMENT: dict[str, Any] = {
@@ -182,3 +183,47 @@ def test_accept_refuses_a_verdict_that_did_not_fail(held: Place, sluice: Sluice,
     held.ledger.judged(None, "p", "a", verdict="passed", judgement={})
     assert sluice("accept", "p", "a", "--reason", "x").exit_code == ExitCode.CONFIG
     golden("accept", sluice.transcript)
+
+
+def profile(rows: int, nulls: int) -> dict[str, Any]:
+    amount = ColumnProfile(rows, nulls, "decimal", "-1.00", "99.50", 10.0 * rows, rows - nulls)
+    at = ColumnProfile(rows, 0, "time", "2026-01-01T00:00:00.000000Z", "2026-01-02T00:00:00.123456Z")
+    name = ColumnProfile(rows, 0, sketch=(1, 2, 3))
+    return Profile(rows, {"amount": amount, "placed_at": at, "name": name}).as_dict()
+
+
+@pytest.fixture
+def profiled(place: Place) -> Place:
+    place.commit("old", split(0, 5))
+    place.commit("a", split(5, 9), profile=profile(4, 1))
+    place.commit("b", split(9, 13), profile=profile(4, 0))
+    place.commit("c", split(13, 20, filtered=7), profile=NO_ROWS.as_dict())
+    return place
+
+
+def test_profile_shows_the_newest_run_that_wrote_rows_and_a_column_run_by_run(
+    profiled: Place, sluice: Sluice, golden: Golden
+) -> None:
+    done = sluice("profile", "p")
+    assert done.stderr.startswith("run b of p")
+    assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
+    column = sluice("profile", "p", "--column", "amount").stdout
+    assert [line.split()[:4] for line in column.splitlines()[1:]] == [["b", "4", "0", "0.00"], ["a", "4", "1", "25.00"]]
+    for run in ("old", "c"):  # without a profile, and without rows
+        assert sluice("profile", "p", run).exit_code == 0
+    golden("profile", sluice.transcript)
+
+
+def test_profile_prints_figures_without_sketches_as_json(profiled: Place, sluice: Sluice) -> None:
+    (run,) = sluice("profile", "p", "a", "--json").json["runs"]
+    assert (run["run"], run["rows"]) == ("a", 4)
+    assert run["columns"]["amount"] == {
+        "rows": 4, "nulls": 1, "null_share": 0.25, "low": "-1.00", "high": "99.50", "mean": 40 / 3, "distinct": None,
+    }  # fmt: skip
+    assert "sketch" not in run["columns"]["name"]
+
+
+def test_profile_refuses_unknown_runs_and_columns(profiled: Place, sluice: Sluice, golden: Golden) -> None:
+    assert isinstance(sluice("profile", "p", "nope").error, UnknownRunError)
+    assert isinstance(sluice("profile", "p", "--column", "amuont").error, ConfigError)
+    golden("profile", sluice.transcript)

@@ -99,9 +99,7 @@ def test_columns_take_the_records_of_all_schemas() -> None:
     }  # fmt: skip
     assert [name for name, _ in found.columns][:2] == ["new", "id"], "in the order of the newest schema"
     assert found.full == ("id", "at", "odd")
-    assert found.doubts == [
-        "odd: is STRING in schema 2; as it is declared, 3 records of that schema would be refused"
-    ]
+    assert found.doubts == ["odd: is STRING in schema 2; as it is declared, 3 records of that schema would be refused"]
 
 
 def test_records_without_a_readable_schema_are_doubts(golden: Golden) -> None:

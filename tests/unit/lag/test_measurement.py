@@ -231,6 +231,16 @@ def test_day_of_hourly_runs_raises_no_alarm() -> None:
         assert backlog.verdict in (Status.OK, Status.BACKLOG), minute
 
 
+def test_idle_hour_raises_no_alarm() -> None:
+    limits, history = Limits(0, timedelta(minutes=1), 0.01), [PastRun("done"), PastRun("done"), PastRun("done"), DONE]
+    for minute in range(60):
+        now, retention = NOW + timedelta(minutes=minute), {"t": timedelta(minutes=5)}
+        found = measure(
+            "p", {"t": {0: 4}}, [topic((0, 4))], history=history, now=now, limits=limits, retention=retention
+        )  # fmt: skip
+        assert (found.verdict, found.over, found.age, found.share) == (Status.OK, False, 0.0, 0.0)
+
+
 def test_checkpoint_that_was_taken_back_is_rewound() -> None:
     assert at(4, (0, 10), furthest={"t": {0: 6}}).verdict is Status.REWOUND
     assert at(6, (0, 10), furthest={"t": {0: 6}}).verdict is Status.BACKLOG

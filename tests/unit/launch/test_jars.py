@@ -203,3 +203,20 @@ def test_lock_of_the_project_is_whole() -> None:
         locked = jars.locked(name)
         assert len({jar.file_name for jar in locked}) == len(locked) == count
         assert all(re.fullmatch(r"[0-9a-f]{64}", jar.sha256) for jar in locked)
+
+
+def test_jars_are_used_where_they_are(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In folders of earlier versions, in a named folder, and where they were copied by hand, after a check."""
+    monkeypatch.setattr(jars, "CHECKOUT", tmp_path / "checkout")
+    for folder in ("checkout/var/jars/spark", "home/jars/spark"):
+        (tmp_path / folder).mkdir(parents=True)
+        assert jars.folder_of("spark") == tmp_path / folder
+    assert jars.folder_of("kafka") == tmp_path / "cache" / "sluice" / "jars" / "kafka"
+    named = tmp_path / "named"
+    monkeypatch.setenv("SLUICE_JARS", str(named))
+    assert jars.folder_of("spark") == named / "spark"
+    (named / "spark").mkdir(parents=True)
+    for coordinate, name in ((A, "a-1.0.jar"), (B, "b_2.13-2.0.jar")):
+        (named / "spark" / name).write_bytes(CONTENT[coordinate])
+    assert jars.fetch("spark")[0].parent == named / "spark"
+    assert repository.requests == []

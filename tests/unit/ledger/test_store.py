@@ -12,6 +12,7 @@ import threading
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 import pytest
 import sqlalchemy as sa
@@ -76,6 +77,28 @@ def test_ledger_is_created_by_several_threads_at_once(ledger_url: str) -> None:
     for thread in threads:
         thread.join()
     assert not failures
+
+
+def test_ledger_that_another_process_creates_meanwhile_is_opened(
+    ledger_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    look = sa.inspect
+
+    def late(connection: sa.Connection) -> sa.Inspector:
+        monkeypatch.undo()
+        Ledger.open(ledger_url)
+        return look(connection)
+
+    monkeypatch.setattr("sluice.ledger.store.sa.inspect", late)
+    assert Ledger.open(ledger_url).runs() == []
+
+
+def test_postgres_connection_has_a_timeout_unless_the_url_has_one() -> None:
+    with mock.patch.object(sa, "create_engine", wraps=sa.create_engine) as create:
+        for query in ("", "?connect_timeout=3"):
+            with pytest.raises(LedgerError):
+                Ledger.open(f"postgresql+psycopg2://user@127.0.0.1:1/none{query}")
+    assert [call.kwargs["connect_args"] for call in create.call_args_list] == [{"connect_timeout": 10}, {}]
 
 
 def test_ledger_of_a_newer_version_is_refused(sqlite_url: str) -> None:

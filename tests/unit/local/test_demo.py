@@ -9,13 +9,16 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
+import httpx
 import pytest
 
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.local import chain
 from sluice.local.airflow import Airflow
 from sluice.local.demo import Demo
+from sluice.local.servers import Postgres, Redis
 from sluice.pipeline import load, pipelines_folder
 
 
@@ -40,6 +43,24 @@ def test_demo_prints_a_command_that_makes_a_pipeline_on_lag(tmp_path: Path, monk
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     return tmp_path
+
+
+def test_chain_names_missing_servers_with_their_packages(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for server in (Postgres, Redis):
+        monkeypatch.setattr(server, "program", lambda _: None)
+    with pytest.raises(ConfigError, match="PostgreSQL and Redis") as refused:
+        chain.Chain().up()
+    assert "apt-get install postgresql redis-server" in str(refused.value)
+    assert list(home.iterdir()) == []
+    assert chain.main(["down"]) == 0
+
+
+def test_waiting_for_a_dag_asks_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    airflow = Airflow(tmp_path / "airflow")
+    call = mock.Mock(side_effect=[httpx.ReadTimeout("timed out"), None])
+    monkeypatch.setattr(airflow, "call", call)
+    airflow.wait_for_dag("orders")
+    assert [asked.args[1] for asked in call.call_args_list] == ["/dags/orders/details"] * 2
 
 
 def test_chain_refuses_doubled_and_missing_rows(home: Path) -> None:

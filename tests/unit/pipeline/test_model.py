@@ -20,7 +20,7 @@ from sluice.decoders.format import Format
 from sluice.fields import described
 from sluice.pipeline import Pipeline, Rows, load
 from sluice.pipeline.load import clash_of
-from sluice.pipeline.quality import Quality
+from sluice.pipeline.quality import Quality, exceeds
 from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
 
@@ -70,6 +70,14 @@ def test_profile_reads_columns_back_for_figures_that_no_footer_has() -> None:
     quality = Quality(profiled=["x"], history={"columns": {"a": ["nulls", "max"], "b": ["mean"], "x": ["distinct"]}})
     assert quality.measured == ("x", "b")
     assert Quality(masked=["pin"], history={"columns": {"PIN": ["nulls"]}}).history, "nulls of a masked column"
+
+
+@pytest.mark.parametrize(
+    ("limit", "count", "exceeded"),
+    [(100, 100, False), (100, 101, True), (0, 0, False), ("1%", 10, False), ("1%", 11, True), ("0.5%", 5, False)],
+)
+def test_quality_limit_is_exceeded_by_more_than_it_allows(limit: int | str, count: int, exceeded: bool) -> None:
+    assert exceeds(limit, count, 1000) is exceeded
 
 
 def test_joined_table_has_a_version_or_a_time() -> None:

@@ -121,7 +121,7 @@ def test_retraction_of_a_part_of_a_batch_takes_rows_of_the_table(story: Place) -
     assert proved(story) == []
 
 
-@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 8))])
 def test_audit_balances_after_retractions_and_redrives_in_any_order(story: Place, seed: int) -> None:
     chance, numbers = random.Random(seed), count()
     for _ in range(9):
