@@ -42,8 +42,8 @@ FAST = [
 ]
 """In each run of the suite: a kill for each sink, and one at a step of each source's own; without a kill for those
 that share their steps with another. `delta` dies in test_driver_killed.py, `foreach` and tables that are upserted in
-test_sinks.py, several sinks in test_also.py; `wal`, `ignore_range` and `ignore_batch` have files of their names, and `hot`
-needs the cluster of test_hot.py; topics by a pattern and clusters are in test_patterns.py and test_failover.py."""
+test_sinks.py, several sinks in test_also.py; `wal`, `ignore_range` and `ignore_batch` have files of their names;
+`hot` needs the cluster of test_hot.py; topics by a pattern and clusters have test_patterns.py and test_failover.py."""
 
 
 def every() -> Iterator[tuple[str, str, tuple[str, ...]]]:

@@ -259,25 +259,31 @@ class Airflow:
         Raises
         ------
         SluiceError
-            If the server refuses; with its message.
+            If the server refuses, with its message; or does not answer.
         """
-        for fresh in (False, True):
-            if fresh or not self._token:
-                user, password = self.login
-                got = httpx.post(
-                    f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=_PATIENCE
+        try:
+            for fresh in (False, True):
+                if fresh or not self._token:
+                    user, password = self.login
+                    got = httpx.post(
+                        f"{self.url}/auth/token", json={"username": user, "password": password}, timeout=_PATIENCE
+                    )
+                    got.raise_for_status()
+                    self._token = got.json()["access_token"]
+                answer = httpx.request(
+                    method,
+                    f"{self.url}/api/v2{path}",
+                    json=body,
+                    headers={"Authorization": f"Bearer {self._token}"},
+                    timeout=_PATIENCE,
                 )
-                got.raise_for_status()
-                self._token = got.json()["access_token"]
-            answer = httpx.request(
-                method,
-                f"{self.url}/api/v2{path}",
-                json=body,
-                headers={"Authorization": f"Bearer {self._token}"},
-                timeout=_PATIENCE,
-            )
-            if answer.status_code != 401:
-                break
+                if answer.status_code != 401:
+                    break
+        except httpx.HTTPError as error:
+            raise SluiceError(
+                f"Airflow did not answer {method} {path}: {type(error).__name__} {error}".rstrip(),
+                next_step=f"read {self.log_file}; on a busy machine, run the same command again",
+            ) from error
         if answer.status_code >= 400:
             raise SluiceError(
                 f"Airflow refused {method} {path}: {answer.status_code} {answer.text[:500]}",
@@ -296,7 +302,7 @@ class Airflow:
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
             # an API server on a busy machine answers nobody while it serves its first task
-            with contextlib.suppress(SluiceError, httpx.TransportError):
+            with contextlib.suppress(SluiceError):
                 self.call("GET", f"/dags/{dag_id}/details")
                 return
             time.sleep(0.5)

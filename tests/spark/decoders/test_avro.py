@@ -130,7 +130,8 @@ ODD: list[tuple[str, Any, bytes, Any]] = [
     ("c DECIMAL(38,0)", record(c="int"), b"\xff" * 8 + b"\1", "avro"),
     ("l BIGINT", record(l="long", a={"type": "array", "items": "null"}), b"\2" + b"\xfe" + b"\xff" * 7 + b"\x7f\0",
      "avro_schema"),
-    ("l BIGINT, a ARRAY<INT>", record(l="long", a={"type": "array", "items": "int"}), b"\2\2\x80\x80\x80\x80\x80\1\0", "avro"),
+    ("l BIGINT, a ARRAY<INT>", record(l="long", a={"type": "array", "items": "int"}), b"\2\2\x80\x80\x80\x80\x80\1\0",
+     "avro"),
     ("l BIGINT", "string", b"\2a", "avro_schema"),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What others did to a table is told from its history."""
+"""The history of a Delta table says what others did to it."""
 
 from __future__ import annotations
 
@@ -25,37 +25,46 @@ def found(*commits: Commit, base: int = 0) -> tuple[int, int | None] | None:
     return None if what is None else (what.by.version, what.lost.version if what.lost else None)
 
 
-def test_nothing_is_undone_where_nobody_went_back() -> None:
-    assert found() is None
-    assert found(mine(1), mine(2)) is None
-    assert found(mine(1), theirs(2, "OPTIMIZE"), theirs(3, "DELETE", predicate="x"), mine(4)) is None
+RESTORED = theirs(3, "RESTORE", version=1)
+PART = theirs(2, "WRITE", mode="Overwrite", predicate='["(id = 1)"]')
 
 
-def test_a_restore_below_a_commit_of_the_pipeline_undoes_it() -> None:
-    assert found(mine(1), mine(2), theirs(3, "RESTORE", version=1)) == (3, 2)
-    assert found(mine(1), mine(2), theirs(3, "RESTORE", version="1", timestamp=None)) == (3, 2)
-
-
-def test_a_restore_below_the_version_that_was_seen_is_one_whatever_was_there() -> None:
-    assert found(theirs(6, "RESTORE", version=3), base=5) == (6, None)
-
-
-def test_a_restore_that_was_buried_by_a_commit_still_counts() -> None:
-    assert found(mine(1), mine(2), theirs(3, "RESTORE", version=1), mine(4)) == (3, 2)
-
-
-def test_a_restore_that_was_restored_away_undoes_nothing() -> None:
-    back = theirs(3, "RESTORE", version=1)
-    assert found(mine(1), mine(2), back, theirs(4, "RESTORE", version=2)) is None
-    assert found(mine(1), mine(2), back, theirs(4, "OPTIMIZE"), theirs(5, "RESTORE", version=1)) == (5, 2)
-
-
-def test_a_restore_that_takes_back_only_what_others_did_undoes_nothing() -> None:
-    assert found(mine(1), theirs(2, "DELETE"), theirs(3, "RESTORE", version=1)) is None
-
-
-def test_a_restore_to_a_time_is_refused_since_nobody_knows_whose_clock() -> None:
-    assert found(mine(1), theirs(2, "RESTORE", version=None, timestamp="2026-11-01T00:00:00")) == (2, None)
+@pytest.mark.parametrize(
+    ("commits", "base", "expected"),
+    [
+        pytest.param([], 0, None, id="no-commit"),
+        pytest.param([mine(1), mine(2)], 0, None, id="our-commits"),
+        pytest.param(
+            [mine(1), theirs(2, "OPTIMIZE"), theirs(3, "DELETE", predicate="x"), mine(4)], 0, None, id="alterations"
+        ),
+        pytest.param([mine(1), mine(2), RESTORED], 0, (3, 2), id="restore-below-our-commit"),
+        pytest.param(
+            [mine(1), mine(2), theirs(3, "RESTORE", version="1", timestamp=None)], 0, (3, 2), id="version-as-text"
+        ),
+        pytest.param([theirs(6, "RESTORE", version=3)], 5, (6, None), id="restore-below-the-version-that-was-seen"),
+        pytest.param([mine(1), mine(2), RESTORED, mine(4)], 0, (3, 2), id="restore-buried-by-a-commit"),
+        pytest.param([mine(1), mine(2), RESTORED, theirs(4, "RESTORE", version=2)], 0, None, id="restored-away"),
+        pytest.param(
+            [mine(1), mine(2), RESTORED, theirs(4, "OPTIMIZE"), theirs(5, "RESTORE", version=1)], 0, (5, 2),
+            id="restored-again",
+        ),
+        pytest.param([mine(1), theirs(2, "DELETE"), RESTORED], 0, None, id="restore-takes-back-what-others-did"),
+        pytest.param(
+            [mine(1), theirs(2, "RESTORE", version=None, timestamp="2026-11-01T00:00:00")], 0, (2, None),
+            id="restore-to-a-time-of-an-unknown-clock",
+        ),
+        pytest.param([mine(1), PART], 0, None, id="overwrite-of-a-part"),
+        pytest.param(
+            [mine(1), Commit(2, "WRITE", {"mode": "Overwrite"}, {"app_id": "sluice:p:1", "version": 2})], 0, None,
+            id="overwrite-of-ours",
+        ),
+    ],
+)  # fmt: skip
+def test_delta_history_undoes_commits_of_the_pipeline(
+    commits: list[Commit], base: int, expected: tuple[int, int | None] | None
+) -> None:
+    assert found(*commits, base=base) == expected
+    assert altered([PART]) == [PART]
 
 
 @pytest.mark.parametrize(
@@ -67,30 +76,19 @@ def test_a_restore_to_a_time_is_refused_since_nobody_knows_whose_clock() -> None
         ("WRITE", {"mode": "Overwrite", "predicate": None}),
     ],
 )
-def test_another_table_in_its_place_undoes_all(operation: str, parameters: dict[str, Any]) -> None:
+def test_another_delta_table_in_its_place_undoes_all(operation: str, parameters: dict[str, Any]) -> None:
     assert found(mine(1), theirs(2, operation, **parameters)) == (2, None)
     assert found(mine(1), theirs(2, operation, **parameters), theirs(3, "RESTORE", version=1)) is None
 
 
-def test_an_overwrite_of_a_part_is_an_alteration() -> None:
-    part = theirs(2, "WRITE", mode="Overwrite", predicate='["(id = 1)"]')
-    assert found(mine(1), part) is None
-    assert altered([part]) == [part]
-
-
-def test_an_overwrite_with_our_metadata_is_no_stranger() -> None:
-    own = Commit(2, "WRITE", {"mode": "Overwrite"}, {"app_id": "sluice:p:1", "version": 2})
-    assert found(mine(1), own) is None
-
-
-def test_what_may_concern_rows_is_told_and_what_cannot_is_not() -> None:
+def test_delta_operations_that_may_concern_rows() -> None:
     kept = ["OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS", "RESTORE", "CREATE TABLE"]
     changed = ["DELETE", "UPDATE", "MERGE", "TRUNCATE", "WRITE", "FSCK", "SOMETHING NEW", ""]
     commits = [theirs(n, name) for n, name in enumerate(kept + changed)]
     assert [commit.operation for commit in altered([*reversed(commits), mine(99)])] == changed
 
 
-def test_an_entry_of_the_history_is_read_with_and_without_metadata() -> None:
+def test_delta_history_entry_is_read_with_and_without_metadata() -> None:
     entry = {"version": 3, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
     assert Commit.of(entry).note is None
     assert Commit.of({**entry, "sluice": '{"app_id": "sluice:p:1"}'}).note == {"app_id": "sluice:p:1"}

@@ -1,0 +1,89 @@
+"""Reading staged files back: rows and distinct offsets of each partition, exactly and in bounded memory."""
+
+from __future__ import annotations
+
+import random
+import tracemalloc
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from sluice_spark.sinks.base import Staged, Tally
+from sluice_spark.sinks.parquet import staged as staged_files
+from sluice_spark.sinks.parquet.staged import read_back
+
+Place = tuple[str, int]
+
+
+def written(root: Path, *files: list[tuple[Place, int]]) -> Staged:
+    """Read back files with records of any partitions, in this order."""
+    (root / "b").mkdir()
+    for number, records in enumerate(files):
+        columns = {
+            "_topic": pa.array([topic for (topic, _), _ in records]).dictionary_encode(),
+            "_partition": pa.array([partition for (_, partition), _ in records], pa.int32()),
+            "_offset": pa.array([offset for _, offset in records], pa.int64()),
+        }
+        pq.write_table(pa.table(columns), root / "b" / f"{number}.parquet")
+    return read_back(str(root), "b", offsets=True)
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_staged_offsets_in_any_order_over_any_files_are_counted_exactly(
+    tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    draw = random.Random(seed)
+    monkeypatch.setattr(staged_files, "_PIECE", draw.choice([7, 100, 1 << 26]))
+    top = draw.choice([60, 1000, 10**12])
+    places = [(topic, partition) for topic in "ba" for partition in range(3)][: draw.choice([1, 6])]
+    files = [[draw.randint(0, top) for _ in range(draw.randint(1, 40))] for _ in range(draw.randint(1, 4))]
+    if draw.random() < 0.5:
+        files = [sorted(set(f)) for f in files]
+    if draw.random() < 0.3:
+        files = [[n + 10 * top * i for n in f] for i, f in enumerate(files)]
+    records = [[(draw.choice(places), offset) for offset in f] for f in files]
+    wanted: dict[Place, list[int]] = defaultdict(list)
+    for place, offset in (record for f in records for record in f):
+        wanted[place].append(offset)
+    staged = written(tmp_path, *records)
+    assert staged.tallies == {key: Tally(len(o), len(set(o)), min(o), max(o)) for key, o in wanted.items()}
+    assert staged.rows == sum(map(len, records))
+    for file in staged.files:
+        stat = (tmp_path / file.path).stat()
+        assert (stat.st_size, abs(stat.st_mtime * 1000 - file.modified) < 2) == (file.size, True)
+
+
+def test_staged_folder_without_rows_has_no_file(tmp_path: Path) -> None:
+    staged = written(tmp_path, [])
+    assert (staged.rows, staged.files, staged.tallies) == (0, (), {})
+
+
+@pytest.mark.parametrize("order", ["one behind the other", "in turn", "backwards"])
+def test_staged_files_are_read_back_in_memory_that_does_not_grow_with_the_rows(tmp_path: Path, order: str) -> None:
+    count = 4_000_000
+    numbers = np.arange(count, dtype=np.int64)
+    parts = {
+        "one behind the other": [numbers[: count // 2], numbers[count // 2 :]],
+        "in turn": [numbers[::2], numbers[1::2]],
+        "backwards": [numbers[::-1]],
+    }[order]
+    (tmp_path / "b").mkdir()
+    for number, offsets in enumerate(parts):
+        zeros = np.zeros(len(offsets), dtype=np.int32)
+        columns = {
+            "_topic": pa.DictionaryArray.from_arrays(pa.array(zeros), ["t"]), "_partition": zeros, "_offset": offsets,
+        }  # fmt: skip
+        pq.write_table(pa.table(columns), tmp_path / "b" / f"{number}.parquet", row_group_size=100_000)
+    read_back(str(tmp_path), "b", offsets=True)
+    tracemalloc.start()
+    try:
+        found = read_back(str(tmp_path), "b", offsets=True).tallies
+        held = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert found == {("t", 0): Tally(count, count, 0, count - 1)}
+    assert held < count * 4, f"{held / count:.1f} bytes a row"
