@@ -273,6 +273,30 @@ def fed_with_bad(sandbox: Sandbox) -> Counter[str]:
     return without_run(sandbox)
 
 
+@pytest.mark.parametrize("finisher", ["live", pytest.param("overlapping-interval", marks=pytest.mark.long)])
+def test_interval_of_a_dead_driver_is_finished_by_the_next_run(sandbox: Sandbox, finisher: str) -> None:
+    fed_with_bad(sandbox)
+    sandbox.configure(
+        decode={"json": {"schema": "id BIGINT, name STRING"}}, rows="filter", quality={"max_quarantined": "100%"},
+        transform={"sql": "SELECT * FROM source WHERE id % 4 <> 3"},
+    )  # fmt: skip
+    sandbox.run("march", interval=days(2, 5), kill_at="sink-committed")
+    assert sandbox.ledger.replaced(sandbox.name) == []
+    sandbox.run("next", interval=None if finisher == "live" else days(4, 6))
+    row = sandbox.ledger.run(sandbox.name, "march")
+    assert row is not None
+    assert row.state == "abandoned"
+    account = sandbox.ledger.account(sandbox.name, "march")
+    # three by the transform, and two that stand in a batch with records of the interval
+    assert (account["written"], account["filtered"], account["quarantined"], account["replaced"]) == (6, 5, 3, 9)
+    gone = {4 * day - 1 for day in ((2, 3, 4) if finisher == "live" else (2, 3, 4, 5))}
+    rows = sandbox.rows()
+    assert rows is not None
+    assert set(rows.column("id").to_pylist()) == {4 * day - n for day in range(1, 7) for n in (1, 2, 3)} - gone
+    assert set(sandbox.quarantine().values()) == {1}
+    deep(sandbox)
+
+
 @pytest.mark.long
 def test_intervals_and_a_live_run_write_at_the_same_time(sandbox: Sandbox) -> None:
     """Two intervals whose rows lie in the same files, and a live run: held where each has looked and not committed."""

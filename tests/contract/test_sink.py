@@ -1,4 +1,4 @@
-"""What each sink promises of a batch: there whole or not at all, once, and nobody else's; staged without Spark."""
+"""What each sink promises of a batch: there whole or not at all, once, and only its own pipeline's; staged without Spark."""
 
 from __future__ import annotations
 
