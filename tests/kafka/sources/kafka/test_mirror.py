@@ -104,7 +104,7 @@ def test_run_copies_its_positions_and_kafka_s_own_tool_shows_the_same_lag(
     sandbox.run("r")
     found = committed(sandbox.broker, group)
     assert {key: offset for key, (offset, _) in found.items()} == {(sandbox.topic, 0): 5, (sandbox.topic, 1): 4}
-    assert {note for _, note in found.values()} == {f"sluice {sandbox.name} epoch 1 batch 0 run r"}
+    assert {note for _, note in found.values()} == {f"sluice {sandbox.name} epoch 1 batch 1 run r"}
     sandbox.feed(4)
     (ours,) = json.loads(sandbox.cli("lag", str(sandbox.file), "--json").stdout)
     shown = {(p["topic"], p["partition"]): (p["position"], p["end"], p["lag"]) for p in ours["partitions"]}

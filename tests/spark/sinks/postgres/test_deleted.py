@@ -30,7 +30,7 @@ def held(sandbox: PostgresSandbox) -> dict[str, str]:
     return {row["id"]: row["name"] for row in sandbox.orders()}
 
 
-def test_a_compacted_topic_is_followed(into_postgres: PostgresSandbox) -> None:
+def test_postgres_follows_a_compacted_topic(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     sandbox.configure(
         **deleting(rules=[{"name": "named", "not_null": {"columns": ["name", "id"]}}]),
@@ -56,7 +56,8 @@ def test_a_compacted_topic_is_followed(into_postgres: PostgresSandbox) -> None:
     sandbox.assert_balanced()
 
 
-def test_older_records_that_come_late_do_not_bring_a_row_back(into_postgres: PostgresSandbox) -> None:
+@pytest.mark.long
+def test_postgres_brings_no_deleted_row_back_by_an_older_record(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     shape = {"recovery": "ignore_batch", "kafka": {"max_records_per_batch": 1}}
     sql = "SELECT {} AS ok, * FROM source"
@@ -72,7 +73,7 @@ def test_older_records_that_come_late_do_not_bring_a_row_back(into_postgres: Pos
     sandbox.assert_balanced()
 
 
-def test_a_sequence_orders_rows_and_tombstones_and_the_transform_may_delete(into_postgres: PostgresSandbox) -> None:
+def test_postgres_orders_rows_and_tombstones_by_a_sequence(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     keys = deleting(
         sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["id"], "sequence": "at"}},
@@ -105,7 +106,8 @@ def test_a_sequence_orders_rows_and_tombstones_and_the_transform_may_delete(into
     assert "has no value in the sequence column at" in sandbox.run("four", expect=30).message
 
 
-def test_a_suite_judges_rows_and_no_tombstones(into_postgres: PostgresSandbox) -> None:
+@pytest.mark.long
+def test_postgres_suite_judges_rows_and_no_tombstones(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     suite = {"name": "s", "expectations": [
         {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}, "severity": "critical"},
@@ -124,7 +126,7 @@ def test_a_suite_judges_rows_and_no_tombstones(into_postgres: PostgresSandbox) -
     assert [sandbox.account(run)["quarantined"] for run in ("one", "two")] == [1, 0]
 
 
-def test_what_a_trigger_keeps_is_no_silent_deletion(into_postgres: PostgresSandbox) -> None:
+def test_postgres_trigger_that_keeps_a_row_is_no_silent_deletion(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     sandbox.configure(**deleting())
     sandbox.produce([(0, b"a", record("x"))])
