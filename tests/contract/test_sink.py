@@ -1,4 +1,4 @@
-"""What each sink promises of a batch: there whole or not at all, once, and only its own pipeline's; staged without Spark."""
+"""Each sink has a batch whole or not at all, once, and of its own pipeline alone; rows are staged without Spark."""
 
 from __future__ import annotations
 
