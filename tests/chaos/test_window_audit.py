@@ -44,6 +44,7 @@ def where(key: str, start: Any) -> str:
     return f"k = '{key}' AND window_start = '{start.isoformat()}'"
 
 
+@pytest.mark.long
 def test_audit_names_each_wrong_window_of_a_table(sandbox: Sandbox) -> None:
     stream = fed(sandbox, HOURLY)
     held = stream.held()
