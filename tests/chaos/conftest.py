@@ -1,4 +1,4 @@
-"""What spans all chaos tests: which of them run, what is on record of them, and lines for the end of the report."""
+"""Chaos tests: which of them run, the record of those that passed, and lines for the end of the report."""
 
 from __future__ import annotations
 
