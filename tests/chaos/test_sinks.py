@@ -331,7 +331,7 @@ class Keys:
         assert self.box.astray() == []
 
 
-@sinks("delta", "postgres")
+@sinks("delta", "postgres", fast=["delta", "postgres"])
 @pytest.mark.parametrize(
     ("recovery", "points"),
     [
