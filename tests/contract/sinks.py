@@ -21,14 +21,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError
 from pyiceberg.catalog.sql import SqlCatalog
 from pyspark.sql.pandas.types import from_arrow_schema
-from pyspark.sql.types import (
-    IntegerType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 from tests.fixtures.folder import named_files
 from tests.fixtures.lake import catalog_of
 from tests.fixtures.postgres import new_database
@@ -43,35 +36,19 @@ from sluice_spark.sinks.kafka import producer
 from sluice_spark.sinks.kafka.columns import _KEY, _TIME, _VALUE
 from sluice_spark.sinks.parquet.staged import read_back
 
-SCHEMA = StructType(
-    [
-        StructField("id", LongType()),
-        StructField("name", StringType()),
-        StructField("_topic", StringType()),
-        StructField("_partition", IntegerType()),
-        StructField("_offset", LongType()),
-        StructField("_timestamp", TimestampType()),
-        StructField("_run", StringType()),
-    ]
-)
+COLUMNS = pa.schema(
+    [("id", pa.int64()), ("name", pa.string()), ("_topic", pa.string()), ("_partition", pa.int32()),
+     ("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")), ("_run", pa.string())]
+)  # fmt: skip
+SCHEMA = from_arrow_schema(COLUMNS)
 BEGIN = 1_772_323_200_000
 """The record time of offset 0, 2026-03-01 in milliseconds since 1970; each further offset is a second later."""
 
 
 def rows(first: int, last: int, run: str = "r") -> pa.Table:
     """Return the rows of a range of offsets."""
-    count = range(first, last)
-    times = [(BEGIN + 1000 * n) * 1000 for n in count]
-    columns = {
-        "id": pa.array(count, pa.int64()),
-        "name": [f"näme {n}" for n in count],
-        "_topic": ["t"] * len(count),
-        "_partition": pa.array([0] * len(count), pa.int32()),
-        "_offset": pa.array(count, pa.int64()),
-        "_timestamp": pa.array(times, pa.timestamp("us", "UTC")),
-        "_run": [run] * len(count),
-    }
-    return pa.table(columns)
+    made = [(n, f"näme {n}", "t", 0, n, (BEGIN + 1000 * n) * 1000, run) for n in range(first, last)]
+    return pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in made], COLUMNS)
 
 
 class SinkCase(ABC):
@@ -151,8 +128,10 @@ class SinkCase(ABC):
         raise NotImplementedError
 
 
-def exact(found: list[tuple[int, str]]) -> Mapping[int, str]:
+def exact(found: list[tuple[int, str]] | pa.Table) -> Mapping[int, str]:
     """Return runs by offset; no offset may be there twice."""
+    if isinstance(found, pa.Table):
+        found = list(zip(found["_offset"].to_pylist(), found["_run"].to_pylist(), strict=True))
     twice = [offset for offset, count in Counter(offset for offset, _ in found).items() if count > 1]
     assert twice == []
     return dict(found)
@@ -185,8 +164,7 @@ class Delta(SinkCase):
     def held(self) -> Mapping[int, str]:
         if not DeltaTable.is_deltatable(self.place):
             return {}
-        table = DeltaTable(self.place).to_pyarrow_table()
-        return exact(list(zip(table["_offset"].to_pylist(), table["_run"].to_pylist(), strict=True)))
+        return exact(DeltaTable(self.place).to_pyarrow_table())
 
     def lose_answer(self) -> list[bool]:
         return losing(self.monkeypatch, DeltaTable, "create_write_transaction", CommitFailedError("version exists"))
@@ -236,8 +214,7 @@ class Iceberg(SinkCase):
         return catalog_of(self.properties).load_table("shop.orders")
 
     def held(self) -> Mapping[int, str]:
-        table = self.table.scan().to_arrow()
-        return exact(list(zip(table["_offset"].to_pylist(), table["_run"].to_pylist(), strict=True)))
+        return exact(self.table.scan().to_arrow())
 
     def lose_answer(self) -> list[bool]:
         error = sa.exc.OperationalError("COMMIT", {}, Exception("the connection is lost"))
@@ -259,8 +236,7 @@ class Files(SinkCase):
 
     def held(self) -> Mapping[int, str]:
         tables = [pq.read_table(self.root / "out" / path) for path in named_files(self.root / "out")]
-        pairs = [(t["_offset"].to_pylist(), t["_run"].to_pylist()) for t in tables]
-        return exact([row for offsets, runs in pairs for row in zip(offsets, runs, strict=True)])
+        return exact(pa.concat_tables(tables) if tables else [])
 
     def lose_answer(self) -> list[bool]:
         return losing(self.monkeypatch, Manifest, "commit", OSError("stale file handle"))
@@ -345,14 +321,9 @@ class Kafka(SinkCase):
         """Return the rows with the records that they become, as Spark makes them."""
         lines = table.select(["id", "name"]).to_pylist()
         times = [int(moment.timestamp() * 1000) for moment in table["_timestamp"].to_pylist()]
-        parts = {
-            _VALUE: pa.array([json.dumps(line).encode() for line in lines], pa.binary()),
-            _KEY: pa.array([str(line["id"]).encode() for line in lines], pa.binary()),
-            _TIME: pa.array(times, pa.int64()),
-        }
-        for name, values in parts.items():
-            table = table.append_column(name, values)
-        return table
+        table = table.append_column(_VALUE, pa.array([json.dumps(line).encode() for line in lines], pa.binary()))
+        table = table.append_column(_KEY, pa.array([str(line["id"]).encode() for line in lines], pa.binary()))
+        return table.append_column(_TIME, pa.array(times, pa.int64()))
 
     def held(self) -> Mapping[int, str]:
         sent = consume(self.broker, self.topic, "read_committed")
