@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from deltalake import DeltaTable
 from tests.chaos.drivers import lost
 from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import Offset, Sandbox, good
@@ -14,12 +16,25 @@ from tests.fixtures.runs import Offset, Sandbox, good
 import reset as reset_job
 
 __all__ = [
-    "AGAIN", "assert_audited", "assert_conserved", "at", "by_run", "days", "deep", "feed_days", "killed", "lost",
-    "redrive", "reset", "retract", "said", "versions", "without_run",
+    "AGAIN", "ALL_BAD", "AS_NUMBER", "AS_TEXT", "assert_audited", "assert_conserved", "at", "below", "by_run", "days",
+    "deep", "delta", "feed_days", "json_of", "killed", "listed", "lost", "notes", "redrive", "reset", "retract", "said",
+    "suite", "versions", "without_run",
 ]  # fmt: skip
 
 AGAIN = ("--from=earliest", "--truncate")
 """Options of a reset that takes all rows back."""
+ALL_BAD = {"quality": {"max_quarantined": "100%"}}
+"""A pipeline that may refuse all records."""
+AS_TEXT: dict[str, Any] = {
+    "decode": {"text": {}},
+    "transform": {"sql": "SELECT 0L AS id, value AS name, _topic, _partition, _offset, _timestamp FROM source"},
+}
+"""A pipeline that takes whatever it refused before."""
+AS_NUMBER: dict[str, Any] = {
+    "decode": {"json": {"schema": "id STRING, name STRING"}},
+    "transform": {"sql": "SELECT try_cast(id AS BIGINT) AS id, * EXCEPT (id) FROM source"},
+}
+"""A pipeline that takes ids whose numbers are texts."""
 
 
 def said(sandbox: Sandbox, command: str, *arguments: str, expect: int = 0, **extra: str) -> str:
@@ -27,6 +42,13 @@ def said(sandbox: Sandbox, command: str, *arguments: str, expect: int = 0, **ext
     done = sandbox.cli(command, str(sandbox.file), *arguments, **extra)
     assert done.returncode == expect, done.stdout[-2000:] + done.stderr[-5000:]
     return " ".join((done.stdout + done.stderr).split())
+
+
+def json_of(sandbox: Sandbox, command: str, *arguments: str) -> Any:
+    """Return what a command about the pipeline prints for programs."""
+    done = sandbox.cli(command, str(sandbox.file), *arguments, "--json")
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]
+    return json.loads(done.stdout)
 
 
 def killed(sandbox: Sandbox, point: str, command: str, *arguments: str) -> None:
@@ -92,16 +114,41 @@ def feed_days(sandbox: Sandbox, first: int, last: int, each: int = 4, *, bad: bo
         sandbox.produce([(n % 2, b"k", value, at(day, 60 * n)) for n, value in enumerate(values)])
 
 
+def suite(sandbox: Sandbox, *expectations: Mapping[str, Any]) -> dict[str, Any]:
+    """Write a suite; return the key below ``quality`` that names it."""
+    (sandbox.file.parent / "suite.json").write_text(json.dumps({"name": "s", "expectations": expectations}))
+    return {"suite": "suite.json"}
+
+
+def below(most: int) -> dict[str, Any]:
+    """Return an expectation that no greater id meets."""
+    return {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": most}}
+
+
+def delta(sandbox: Sandbox, path: str = "table") -> DeltaTable:
+    """Return a table of the home, which must be there."""
+    return DeltaTable(str(sandbox.home / path))
+
+
+def listed(sandbox: Sandbox, path: str = "table") -> list[dict[str, Any]]:
+    """Return the rows of a table; none if it is not there."""
+    rows = sandbox.rows(path)
+    return [] if rows is None else list(rows.to_pylist())
+
+
 def without_run(sandbox: Sandbox) -> Counter[str]:
     """Return the rows of the sink without the run that wrote them."""
-    rows = sandbox.rows()
-    return Counter() if rows is None else Counter(map(repr, rows.drop_columns(["_run"]).to_pylist()))
+    return Counter(repr({k: v for k, v in row.items() if k != "_run"}) for row in listed(sandbox))
 
 
-def by_run(sandbox: Sandbox) -> Counter[str]:
-    """Return how many rows of the sink each run wrote."""
-    rows = sandbox.rows()
-    return Counter() if rows is None else Counter(rows.column("_run").to_pylist())
+def by_run(sandbox: Sandbox, path: str = "table") -> Counter[str]:
+    """Return how many rows of a table each run wrote."""
+    return Counter(row["_run"] for row in listed(sandbox, path))
+
+
+def notes(sandbox: Sandbox, run: str) -> list[str]:
+    """Return what is noted of a run."""
+    return list(sandbox.ledger.known_run(sandbox.name, run).notes)
 
 
 def versions(sandbox: Sandbox) -> list[int]:

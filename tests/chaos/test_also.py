@@ -6,32 +6,29 @@ Rows that windows, dedupe and processors give off take the same way: test_operat
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import pytest
 from deltalake import DeltaTable, write_deltalake
 from kafka.admin import ConfigResource, ConfigResourceType
+from tests.chaos.cases import DIRECT, LONG
+from tests.chaos.commands import ALL_BAD, AS_NUMBER, at, days, delta, feed_days, json_of, killed, said
 from tests.fixtures.folder import FolderSandbox
 from tests.fixtures.lake import IcebergSandbox
 from tests.fixtures.outward import WriterSandbox
-from tests.fixtures.runs import Offset
+from tests.fixtures.runs import Offset, good
 from tests.fixtures.stream import StreamSandbox, origin
 
-from sluice.pipeline import load
 from sluice.run.decision import accept
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-LONG = pytest.mark.long
-POINTS = ("also-staged", "before-sink-commit", "sink-committed", "quarantine-committed", "also-committed",
-          "also-committed:2", "batch-recorded")  # fmt: skip
+POINTS = ("also-staged", *DIRECT[:3], "also-committed", "also-committed:2", "batch-recorded")
 FILES: dict[str, Any] = {"files": {"path": "out"}}
 DELTA: dict[str, Any] = {"delta": {"path": "second"}}
 ICEBERG: dict[str, Any] = {"iceberg": {"table": "shop.orders"}}
@@ -50,7 +47,7 @@ class Several(StreamSandbox):
 
     def configure(self, *, kafka: Mapping[str, Any] | None = None, **keys: Any) -> None:
         usual = {"sink": {"delta": {"path": "table"}}, "also": [self.into(), FILES]}
-        super().configure(kafka=kafka, **{"quality": {"max_quarantined": "100%"}, **usual, **keys})
+        super().configure(kafka=kafka, **{**ALL_BAD, **usual, **keys})
 
     def env(self, **extra: str) -> dict[str, str]:
         lake = json.dumps({"conn_type": "iceberg", "extra": self.properties})
@@ -74,11 +71,21 @@ class Several(StreamSandbox):
     def handed_over(self) -> Counter[Offset]:
         return by_place(WriterSandbox.lines(self))  # type: ignore[arg-type]
 
-    @property
-    def out(self) -> Path:
-        return self.home / "out"
+    def held(self, sink: dict[str, Any]) -> Counter[Offset]:
+        """What a further sink has; each row once, of a writer."""
+        (kind,) = sink
+        found = {"files": self.in_files, "iceberg": self.in_iceberg, "delta": lambda: self.offsets("second"),
+                 "kafka": self.in_topic, "foreach": lambda: Counter({*self.handed_over()})}  # fmt: skip
+        return found[kind]()
 
-    named, all_rows, lines = FolderSandbox.named, FolderSandbox.all_rows, FolderSandbox.lines
+    def died(self, **keys: Any) -> None:
+        """Feed, and let a driver die whose batch the first sink alone has."""
+        if keys:
+            self.configure(**keys)
+        self.feed(5)
+        self.run("died", kill_at="sink-committed")
+
+    out, named, all_rows, lines = FolderSandbox.out, FolderSandbox.named, FolderSandbox.all_rows, FolderSandbox.lines
     properties, catalog, orders = IcebergSandbox.properties, IcebergSandbox.catalog, IcebergSandbox.orders
     strays, collected = IcebergSandbox.strays, WriterSandbox.collected
 
@@ -97,22 +104,14 @@ def several(sending: Callable[[type[Several]], Several]) -> Several:
 
 
 def reset(sandbox: Several) -> None:
-    done = sandbox.cli("reset", str(sandbox.file), "--reason", "it stays without these rows")
-    assert done.returncode == 0, done.stderr
-
-
-def refused(sandbox: Several, *arguments: str) -> None:
-    """Check that a command is refused."""
-    done = sandbox.cli(*[str(sandbox.file) if part == "FILE" else part for part in arguments])
-    assert done.returncode == 10, done.stderr
+    said(sandbox, "reset", "--reason", "it stays without these rows")
 
 
 # --- killed ----------------------------------------------------------------------------------------------------------
 
 
 def test_also_sink_that_lacks_a_batch_gets_it_before_any_other_as_the_first_sink_has_it(several: Several) -> None:
-    several.feed(5)
-    several.run("died", kill_at="sink-committed")
+    several.died()
     assert several.sink().total() == 5
     assert not several.in_topic()
     several.configure(transform=OTHER_NAMES)  # which makes other rows of these records
@@ -136,36 +135,31 @@ def test_also_sinks_neither_lose_nor_double_when_drivers_are_killed(several: Sev
     several.assert_together()
 
 
-@LONG
-@pytest.mark.parametrize("points", [("sink-committed",), ("also-staged", "also-committed")])
-def test_also_iceberg_table_is_created_and_gets_each_batch_once(several: Several, points: tuple[str, ...]) -> None:
-    several.configure(also=[ICEBERG])
-    for point in points:
-        several.feed(5, bad_every=3)
-        several.run("died", kill_at=point)
-    several.feed(3)
-    several.run("next")
-    several.assert_exact()
-    assert several.in_iceberg() == several.sink()
-    assert not several.strays()
+BEHIND = ["sink-committed"] * 5 + ["epoch-closed", "sink-committed", "epoch-opened"]
 
 
 @LONG
-def test_also_sinks_go_on_behind_batches_that_some_of_them_lack(several: Several) -> None:
-    points = ["sink-committed"] * 5 + ["epoch-closed", "sink-committed", "epoch-opened"]
+@pytest.mark.parametrize(
+    ("also", "points"),
+    [([ICEBERG], ["sink-committed"]), ([ICEBERG], ["also-staged", "also-committed"]), ([FILES, DELTA, WRITER], BEHIND)],
+    ids=["iceberg", "iceberg-also", "change-of-strategy"],
+)
+def test_also_sinks_go_on_behind_batches_that_some_of_them_lack(
+    several: Several, also: list[dict[str, Any]], points: list[str]
+) -> None:
     for number, point in enumerate(points):
-        several.configure(also=[FILES, DELTA, WRITER], recovery="wal" if number % 2 else "replay")
-        several.feed(5)
+        several.configure(also=also, recovery="wal" if number % 2 and points is BEHIND else "replay")
+        several.feed(5, bad_every=3)
         several.run(f"died {number}", kill_at=point)
     several.feed(3)
     several.run("last")
     several.assert_exact()
-    assert several.in_files() == several.sink() == several.offsets("second")
-    assert set(several.handed_over()) == set(several.sink())
+    assert [several.held(sink) for sink in also] == [several.sink()] * len(also)
+    assert ICEBERG not in also or not several.strays()
 
 
 @LONG
-def test_also_sinks_get_redriven_records_and_refuse_what_replaces_rows(several: Several) -> None:
+def test_also_sinks_get_redriven_records(several: Several) -> None:
     several.configure(recovery="ignore_range", transform={"python": "poison:dying"})
     several.feed(5)
     several.run("live", POISON_IDS="3")
@@ -176,14 +170,10 @@ def test_also_sinks_get_redriven_records_and_refuse_what_replaces_rows(several: 
     several.produce([(0, b"k", b'{"id": "x"}')])
     several.run("refused")
     assert several.quarantine().total() == 1
-    cast = "SELECT try_cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, _timestamp FROM source"
-    several.configure(decode={"json": {"schema": "id STRING, name STRING"}}, transform={"sql": cast})
+    several.configure(**AS_NUMBER)
     several.run("let in", redriven="quarantined", kill_at="sink-committed")
     several.run("let in", redriven="quarantined")
     several.assert_together()
-    refused(several, "run", "FILE", "--start", "2026-01-01T00:00Z", "--end", "2026-01-02T00:00Z")
-    refused(several, "retract", "FILE", "refused", "--reason", "x")
-    refused(several, "reset", "FILE", "--truncate", "--from", "earliest", "--reason", "x")
 
 
 @LONG
@@ -193,16 +183,14 @@ def test_also_sinks_get_redriven_records_and_refuse_what_replaces_rows(several: 
     ids=["sink-committed", "every-point"],
 )
 def test_also_sink_that_was_added_is_filled_by_an_interval(several: Several, points: tuple[str, ...]) -> None:
-    noon = 1_362_222_000_000  # of 2013-03-02; a day later, and so on
     several.configure(also=[])
-    for day in range(3):
-        several.produce([(n % 2, b"k", b'{"id": 1, "name": "a"}', noon + day * 86_400_000 + n) for n in range(4)])
-    several.produce([(0, b"k", b"{", noon + 86_400_000)])
+    feed_days(several, 2, 5)
+    several.produce([(0, b"k", b"{", at(3))])
     several.run("live")
     several.configure(also=[FILES], transform=OTHER_NAMES)
     for number, point in enumerate(points):
-        several.run(f"interval {number}", interval=("2013-03-02", "2013-03-04"), kill_at=point)
-    several.run("interval", interval=("2013-03-02", "2013-03-05"))
+        several.run(f"interval {number}", interval=days(2, 4), kill_at=point)
+    several.run("interval", interval=days(2, 5))
     several.assert_exact()
     assert several.in_files() == several.sink()
     assert {row["name"] for row in several.lines()} == {"other"}
@@ -216,7 +204,7 @@ def test_also_sinks_lose_the_rows_of_a_retracted_run(several: Several, point: st
     several.run("right")
     several.feed(5)
     several.run("wrong")
-    several.cli("retract", str(several.file), "wrong", "--reason", "wrong currency", SLUICE_KILL_AT=point)
+    killed(several, point, "retract", "wrong", "--reason", "wrong currency")
     assert several.sink().total() == 6
     several.feed(3)
     several.run("next")  # any run finishes what the killed one began
@@ -243,12 +231,11 @@ def test_also_files_sink_gets_copies_of_files_that_fit_as_they_are(
     several.run("r")
     several.assert_exact()
     assert several.in_files() == several.sink()
-    table = several.table()
-    assert table is not None
-    there = {Path(path).read_bytes() for path in table.file_uris()}
+    there = {Path(path).read_bytes() for path in delta(several).file_uris()}
     assert ({(several.out / name).read_bytes() for name in several.named()} == there) is same
 
 
+@pytest.mark.long
 def test_also_kafka_topic_has_the_rows_of_a_partition_in_order(several: Several) -> None:
     several.configure(
         kafka={"max_records_per_batch": 1000},
@@ -263,13 +250,6 @@ def test_also_kafka_topic_has_the_rows_of_a_partition_in_order(several: Several)
     several.assert_together()
 
 
-def test_also_sinks_refuse_an_interval_that_makes_windows_again(several: Several) -> None:
-    hourly = {"time": "_timestamp", "size": "1h", "by": ["name"], "aggregates": {"n": "count(*)"}, "watermark": "30m"}
-    several.configure(window=hourly, also=[FILES])
-    with mock.patch.dict(os.environ, several.env()):
-        assert "also" in str(load(several.file).no_intervals)
-
-
 @LONG
 def test_also_sinks_get_nothing_of_a_batch_that_is_held_back(several: Several) -> None:
     limits = {"quality": {"when": "before_commit", "max_quarantined": 1}}
@@ -282,17 +262,14 @@ def test_also_sinks_get_nothing_of_a_batch_that_is_held_back(several: Several) -
     several.assert_together()
     assert several.offsets("second") == several.sink()
     for command in ("compact", "vacuum"):
-        done = several.cli(command, str(several.file), "--json")
-        assert done.returncode == 0, done.stderr
-        paths = [row["path"] for row in json.loads(done.stdout)["tables"]]
+        paths = [row["path"] for row in json_of(several, command)["tables"]]
         assert paths == [str(several.home / path) for path in ("table", "second", "table_quarantine")]
-    refused(several, "adopt", "another", "--as", "FILE")
+    assert several.cli("adopt", "another", "--as", str(several.file)).returncode == 10
 
 
 @LONG
 def test_also_staged_rows_that_are_gone_are_not_passed_over(several: Several) -> None:
-    several.feed(5)
-    several.run("died", kill_at="sink-committed")
+    several.died()
     staged = several.home / "staged"
     shutil.move(staged, several.home / "aside")
     several.run("next", expect=41)
@@ -300,8 +277,7 @@ def test_also_staged_rows_that_are_gone_are_not_passed_over(several: Several) ->
     shutil.move(several.home / "aside", staged)
     several.run("next")
     several.assert_together()
-    several.feed(5)
-    several.run("died again", kill_at="sink-committed")
+    several.died()
     shutil.rmtree(staged)
     several.feed(2)
     assert "sluice reset" in several.run("next", expect=41).message
@@ -326,14 +302,12 @@ def test_also_sink_is_not_given_rows_that_were_staged_for_other_settings(
     several: Several, before: dict[str, Any], after: dict[str, Any]
 ) -> None:
     first, second = (several.into(**keys["kafka"]) if "kafka" in keys else keys for keys in (before, after))
-    several.configure(also=[first])
-    several.feed(5)
-    several.run("died", kill_at="sink-committed")
+    several.died(also=[first])
     several.configure(also=[second])
     several.run("next", expect=10)
     several.configure(also=[first])
     several.run("next")
-    assert (several.in_topic() or several.offsets("second")) == several.sink()
+    assert several.held(first) == several.sink()
     several.assert_exact()
 
 
@@ -356,7 +330,7 @@ def test_also_sink_that_never_takes_a_row_is_left_behind_by_a_reset(several: Sev
 @LONG
 def test_also_foreach_writer_that_raises_gets_the_batch_again_before_the_sinks_behind_it(several: Several) -> None:
     several.configure(also=[{"console": {"rows": 2}}, WRITER, FILES])
-    several.produce([(0, b"k", json.dumps({"id": n, "name": f"name {n}"}).encode()) for n in range(5)])
+    several.produce([(0, b"k", good(n)) for n in range(5)])
     for run in ("first", "again"):
         message = several.run(run, expect=30, POISON="name 3").message
         assert f"{several.topic}-0 offset 3 of batch {several.name}:1:0" in message
@@ -375,9 +349,7 @@ def test_also_foreach_writer_that_raises_gets_the_batch_again_before_the_sinks_b
 
 @LONG
 def test_also_iceberg_table_that_does_not_fit_is_named_with_what_the_first_sink_has(several: Several) -> None:
-    several.configure(also=[ICEBERG])
-    several.feed(5)
-    several.run("died", kill_at="sink-committed")
+    several.died(also=[ICEBERG])
     with several.orders.update_schema() as update:
         update.rename_column("name", "title")
     message = several.run("next", expect=10).message
@@ -392,6 +364,7 @@ def test_also_iceberg_table_that_does_not_fit_is_named_with_what_the_first_sink_
 # --- set back by others ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_also_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_noticed(several: Several) -> None:
     several.configure(also=[])
     several.feed(5)
@@ -485,7 +458,7 @@ def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_i
         several.feed(1)
         several.run(run)
     several.assert_exact()
-    held = several.offsets("second") if sink is DELTA else several.in_iceberg()
+    held = several.held(sink)
     assert (held.total(), max(held.values())) == (left + 5, 1)
     assert set(held) <= set(several.sink())
 
