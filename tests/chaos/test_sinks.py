@@ -17,23 +17,22 @@ from unittest import mock
 
 import pytest
 import sqlalchemy as sa
-from confluent_kafka import KafkaError, KafkaException
 from pyspark.sql import SparkSession
 from tests.chaos.boxed import BOXES, Box, exact, made
-from tests.chaos.drivers import asleep, lost, woken
+from tests.chaos.cases import DIRECT, LONG, long
+from tests.chaos.commands import ALL_BAD, listed, suite
+from tests.chaos.drivers import PASSING, asleep, ended, gated, lost, woken
 from tests.chaos.states.boxes import TopicBox
 from tests.fixtures.runs import KeptSandbox, await_that, good
 
 from sluice.home import Home
 from sluice.pipeline import load
 from sluice_spark.runs.preview import preview
-from sluice_spark.sinks.kafka import producer
 from sluice_spark.sinks.postgres.commits import lock_number
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-LONG = pytest.mark.long
-DIRECT = ("before-sink-commit", "sink-committed", "quarantine-committed", "batch-recorded")
+DAY = ("2026-03-02", "2026-03-03")
 
 
 @pytest.fixture
@@ -55,10 +54,9 @@ def at(day: int, minutes: int = 0) -> int:
     return int(datetime(2026, 3, day, 0, minutes, tzinfo=UTC).timestamp() * 1000)
 
 
+@pytest.mark.long
 @sinks("iceberg", "files", "postgres", fast=["postgres"])
-@pytest.mark.parametrize(
-    "point", ["sink-committed", *(pytest.param(p, marks=LONG) for p in ("before-sink-commit", "batch-recorded"))]
-)
+@pytest.mark.parametrize("point", ["sink-committed", *long("before-sink-commit", "batch-recorded")])
 def test_interval_replaces_rows_of_the_sink_once_when_its_driver_is_killed(into: Box, point: str) -> None:
     into.configure(kafka={"max_records_per_batch": 100})
     for day in (1, 2, 3):
@@ -66,9 +64,8 @@ def test_interval_replaces_rows_of_the_sink_once_when_its_driver_is_killed(into:
     into.run("live")  # one batch: its files hold rows to replace and rows to keep
     keep = {"sink": {"files": {"path": "out", "keep": "0s"}}} if "files" in into.spec["sink"] else {}
     into.configure(transform=UPPER, **keep)
-    interval = ("2026-03-02", "2026-03-03")
-    into.run("again", interval=interval, kill_at=point)
-    into.run("again", interval=interval)
+    into.run("again", interval=DAY, kill_at=point)
+    into.run("again", interval=DAY)
     into.assert_exact()
     assert Counter((row["name"].isupper(), row["_run"]) for row in into.rows_of_sink()) == {
         (True, "again"): 5,
@@ -80,7 +77,7 @@ def test_interval_replaces_rows_of_the_sink_once_when_its_driver_is_killed(into:
 @sinks("iceberg", "files", "postgres", "kafka")
 def test_driver_that_wakes_up_late_adds_nothing_to_the_sink(into: Box) -> None:
     """Into Delta, in each run of the suite: test_driver_killed.py."""
-    into.configure(transform={"python": "gate:passing"})
+    into.configure(**PASSING)
     into.feed(8, bad_every=3)
     in_topic = isinstance(into, TopicBox)
     zombie = asleep(into, "records-sent" if in_topic else "before-sink-commit")
@@ -136,14 +133,13 @@ def _dropped(table: Any) -> None:
         update.delete_column("name")
 
 
+@pytest.mark.long
 @sinks("iceberg", fast=["iceberg"])
 @pytest.mark.parametrize(
     ("changes", "columns"),
     [
         ([_compacted], "id, name"),
-        pytest.param([_renamed], "id, name AS title", marks=LONG),
-        pytest.param([_compacted, _renamed], "id, name AS title", marks=LONG),
-        pytest.param([_dropped], "id", marks=LONG),
+        *long(([_renamed], "id, name AS title"), ([_compacted, _renamed], "id, name AS title"), ([_dropped], "id")),
     ],
 )
 def test_iceberg_keeps_rows_beside_an_interval_in_files_that_others_changed(
@@ -158,7 +154,7 @@ def test_iceberg_keeps_rows_beside_an_interval_in_files_that_others_changed(
         change(into.orders)
     into.configure(kafka={"max_records_per_batch": 100}, transform={"sql": sql})
     for again in ("again", "once more"):
-        into.run(again, interval=("2026-03-02", "2026-03-03"))
+        into.run(again, interval=DAY)
         into.assert_exact()
     rows = into.rows_of_sink()
     assert Counter(row["_run"] for row in rows) == {"live": 12, "once more": 6}
@@ -167,28 +163,10 @@ def test_iceberg_keeps_rows_beside_an_interval_in_files_that_others_changed(
 
 
 @sinks("postgres")
-def test_postgres_server_process_that_dies_leaves_nothing_of_a_batch(into: Any) -> None:
-    into.feed(3)
-    into.run("first")
-    into.change(
-        "CREATE FUNCTION die() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "PERFORM pg_terminate_backend(pg_backend_pid()); RETURN NEW; END $$",
-        "CREATE TRIGGER dies BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION die()",
-    )
-    into.feed(3)
-    into.run("second", expect=30)
-    assert into.sink().total() == 3
-    into.change("DROP TRIGGER dies ON public.orders")
-    into.run("second")
-    exact(into)
-
-
-@sinks("postgres")
 def test_postgres_commit_of_a_dead_driver_that_is_under_way_is_waited_for(into: Any) -> None:
-    into.configure(transform={"python": "gate:passing"})
+    into.configure(**PASSING)
     into.feed(5)
-    late = into.start("r", gate_at="before-sink-commit")
-    late.await_gate()
+    late = gated(into, "before-sink-commit")
     engine = sa.create_engine(into.database)
     with engine.connect() as other:  # as the dead driver's, which holds the lock and has not ended
         other.execute(sa.text(f"SELECT pg_advisory_xact_lock({lock_number('public', 'orders')})"))
@@ -198,7 +176,7 @@ def test_postgres_commit_of_a_dead_driver_that_is_under_way_is_waited_for(into: 
         assert into.sink() == Counter()
         other.rollback()
     engine.dispose()
-    assert late.wait().code == 0
+    ended(late)
     exact(into)
 
 
@@ -215,32 +193,14 @@ def test_kafka_topic_is_read_by_another_pipeline_with_each_record_once(into: Any
     exact(into)
     second.assert_exact("read_committed")
     assert second.total("absent") > 0
-    rows = second.rows()
-    assert rows is not None
-    assert sorted(rows.column("id").to_pylist()) == sorted(row["id"] for row in into.rows_of_sink())
-
-
-@sinks("kafka", fast=["kafka"])
-def test_kafka_transaction_that_was_not_committed_is_sent_again(into: Box, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Cut(producer.Producer):  # type: ignore[misc]
-        def commit_transaction(self, *arguments: Any) -> None:
-            raise KafkaException(KafkaError(KafkaError._FATAL, "the connection is lost", fatal=True))
-
-    into.feed(5)
-    with monkeypatch.context() as cut:
-        cut.setattr(producer, "Producer", Cut)
-        into.run("r", expect=30)
-    assert into.sink() == Counter()
-    into.run("r")
-    exact(into)
+    assert sorted(row["id"] for row in listed(second)) == sorted(row["id"] for row in into.rows_of_sink())
 
 
 @sinks("kafka")
 def test_kafka_broker_that_dies_while_a_transaction_is_committed_costs_nothing(into: Box) -> None:
-    into.configure(transform={"python": "gate:passing"})
+    into.configure(**PASSING)
     into.feed(5)
-    driver = into.start("r", gate_at="records-sent")
-    driver.await_gate()
+    driver = gated(into, "records-sent")
     into.broker.kill()
     driver.open_gate()
     into.broker.start()
@@ -253,15 +213,9 @@ def test_kafka_broker_that_dies_while_a_transaction_is_committed_costs_nothing(i
 
 
 @sinks("foreach", fast=["foreach"])
-@pytest.mark.parametrize(
-    "points", [("rows-handed-over",), pytest.param(("rows-handed-over", *DIRECT), marks=LONG)], ids=["one", "all"]
-)
-def test_foreach_gets_a_batch_again_under_the_same_ids_when_drivers_are_killed(
-    into: Any, points: tuple[str, ...]
-) -> None:
-    for number, point in enumerate(points):
-        into.feed(5, bad_every=3)
-        into.run(f"killed {number}", kill_at=point)
+def test_foreach_gets_a_batch_again_under_the_same_ids_when_its_driver_is_killed(into: Any) -> None:
+    into.feed(5, bad_every=3)
+    into.run("killed", kill_at="rows-handed-over")
     into.run("last")
     seen: dict[tuple[str, str], list[tuple[str, list[int]]]] = {}
     for row in into.lines():
@@ -298,7 +252,7 @@ class Keys:
         ((kind, where),) = (self.box.spec["sink"]).items()
         sink = {kind: {**where, "mode": "upsert", "key": ["key"]}}
         decode = {"json": {"schema": "name STRING NOT NULL", "key": "key", "tombstone": "delete"}}
-        self.box.configure(**{"sink": sink, "decode": decode, "quality": {"max_quarantined": "100%"}, **keys})
+        self.box.configure(**{"sink": sink, "decode": decode, **ALL_BAD, **keys})
 
     def feed(self, count: int = 10) -> None:
         chance = random.Random(len(self.box.produced))
@@ -336,10 +290,7 @@ class Keys:
     ("recovery", "points"),
     [
         ("replay", ("sink-committed",)),
-        pytest.param("replay", ("rows-staged", *DIRECT), marks=LONG),
-        pytest.param("wal", ("before-seal", "sealed", *DIRECT), marks=LONG),
-        pytest.param("hot", ("rows-staged", *DIRECT), marks=LONG),
-        pytest.param("ignore_range", DIRECT, marks=LONG),
+        *long(("wal", ("before-seal", "sealed", *DIRECT)), ("hot", ("rows-staged", *DIRECT)), ("ignore_range", DIRECT)),
     ],
 )
 def test_upsert_leaves_each_key_its_newest_row_or_none_when_drivers_are_killed(
@@ -357,7 +308,7 @@ def test_upsert_leaves_each_key_its_newest_row_or_none_when_drivers_are_killed(
 @sinks("delta", "postgres")
 def test_upsert_driver_that_wakes_up_late_changes_nothing(into: Box) -> None:
     keys = Keys(into)
-    keys.configure(transform={"python": "gate:passing"})
+    keys.configure(**PASSING)
     keys.feed()
     zombie = asleep(into, "before-sink-commit")
     keys.feed()
@@ -382,16 +333,7 @@ def test_delta_upsert_follows_its_topic_whatever_others_do_to_the_table(into: Bo
         keys.send(key, "row")
     into.run("last")
     rows = into.rows_of_sink()
-    for command, *arguments in (
-        ("audit", "--deep"),
-        ("retract", "last", "--reason", "x"),
-        ("redrive",),
-        ("redrive", "--quarantined"),
-        ("run", "--start", "2026-01-01", "--end", "2026-01-02"),
-        ("reset", "--from", "earliest", "--truncate", "--reason", "x"),
-    ):
-        assert into.cli(command, str(into.file), *arguments).returncode == 10, (command, arguments)
-    assert into.rows_of_sink() == rows
+    assert into.cli("audit", "--deep", str(into.file)).returncode == 10
     assert {row["key"]: row["name"] for row in rows} == keys.wanted
     keys.send("b", "gone")
     with mock.patch.dict(os.environ, into.env(), clear=True):
@@ -400,15 +342,13 @@ def test_delta_upsert_follows_its_topic_whatever_others_do_to_the_table(into: Bo
     assert seen["table"] == {"differences": [], "ways_out": []}
 
 
+@pytest.mark.long
 @sinks("delta", fast=["delta"])
 def test_delta_upsert_without_tombstones_keeps_a_newer_row_when_a_lost_one_is_redriven(into: Box) -> None:
-    suite = {"name": "s", "expectations": [
-        {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}, "meta": {"scope": "table"}},
-    ]}  # fmt: skip
-    (into.file.parent / "suite.json").write_text(json.dumps(suite))
+    unique = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}, "meta": {"scope": "table"}}
     sql = "SELECT {} AS ok, * FROM source"
     shape = {
-        "recovery": "ignore_batch", "kafka": {"max_records_per_batch": 1}, "quality": {"suite": "suite.json"},
+        "recovery": "ignore_batch", "kafka": {"max_records_per_batch": 1}, "quality": suite(into, unique),
         "sink": {"delta": {"path": "table", "mode": "upsert", "key": ["id"]}},
     }  # fmt: skip
     into.configure(transform={"sql": sql.format("assert_true(name <> 'bad') IS NULL")}, **shape)
