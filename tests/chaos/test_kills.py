@@ -31,10 +31,7 @@ OWN = {
 FAST = [
     *((sink, "replay", "sink-committed") for sink in ("iceberg", "files", "postgres", "kafka", "console", "toy")),
     ("file-json", "replay", "run-planned"),
-    ("file-parquet", "replay", None),
-    ("file-avro", "replay", None),
     ("jdbc", "replay", "rows-landed"),
-    ("jdbc-time", "replay", None),
     ("redis", "replay", "sink-committed"),
     ("nats", "replay", "sink-committed"),
     ("rate", "replay", "rows-staged"),

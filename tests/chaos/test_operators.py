@@ -77,7 +77,9 @@ OPERATORS = {
 }
 IN_SINK = ("sink-committed",)
 SHORT = {name: IN_SINK for name in ("window", "panes", "sessions", "update", "dedupe", "processor")}
-"""Killed in each ``make test``."""
+FAST = ("window", "dedupe", "processor")
+"""Killed in each ``make test``; the others of :data:`SHORT` by ``make chaos`` alone."""
+
 LONG: dict[str, dict[str, list[str]]] = {
     "replay": {
         "every": ["window", "panes", "sessions", "update", "complete", "dedupe", "processor"],
@@ -96,7 +98,8 @@ LONG: dict[str, dict[str, list[str]]] = {
 def cases() -> Iterator[Any]:
     """Yield operator, strategy and points; the name says which points."""
     for name, points in SHORT.items():
-        yield pytest.param(name, "replay", points, id=f"{name}-replay-committed")
+        marks = [] if name in FAST else [pytest.mark.long]
+        yield pytest.param(name, "replay", points, id=f"{name}-replay-committed", marks=marks)
     for recovery, kinds in LONG.items():
         landing, sealed = (LANDING, ("sealed",)) if recovery == "wal" else ((), ())
         for kind, names in kinds.items():
