@@ -1,42 +1,89 @@
-"""Lag from positions, the broker's answers and past runs."""
+"""Lag from positions, the broker's answers and past runs: numbers, statuses, limits and the form for programs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import timedelta
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 import pytest
-from tests.unit.lag.conftest import DOWN, NOW, ago, at, span, topic
+from tests.fixtures.books import span
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.lag import Limits, PastRun, Status, measure
+from sluice.lag import Backlog, Limits, PartitionLag, PastRun, Status, measure
+from sluice.pipeline.starting import Lag
 from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+MINUTE = timedelta(minutes=1)
+DOWN = SourceUnreachableError("no broker answers", state="untouched", next_step="start it")
 DENIED = AuthorizationError("no right to DESCRIBE topic 't'", state="untouched", next_step="grant it")
 
 
-def test_lag_counts_records_that_can_still_be_read() -> None:
-    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10), (0, 3))])
-    assert [p.records for p in backlog.partitions] == [6, 0, 3]
-    assert [p.status for p in backlog.partitions] == [Status.BACKLOG, Status.OK, Status.NEW], "an added partition"
-    assert (backlog.records, backlog.verdict) == (9, Status.BACKLOG)
-    assert not backlog.needs_a_run
-    assert not backlog.incomplete
-    (part,) = at(4, (10, 10)).partitions
-    assert (part.records, part.lost) == (0, 6), "an emptied log"
-    (part,) = measure("p", {"t": {0: 10}}, [TopicState("t", "id", {0: PartitionState(0, 10, 15)})]).partitions
-    assert (part.records, part.pending, part.status) == (0, 5, Status.OK), "an open transaction"
+def topic(*spans: tuple[int, ...], name: str = "t", **more: Any) -> TopicState:
+    """Return a broker's answer: start, end and high watermark of each partition."""
+    return TopicState(name, "id", {p: PartitionState(*span) for p, span in enumerate(spans)}, **more)
 
 
-def test_pipeline_without_an_answer_has_no_number() -> None:
-    backlog = measure("p", None, [TopicState("t", "", {}, error=ConfigError("Kafka has no topic 't'"))])
-    assert (backlog.records, backlog.age, backlog.verdict) == (None, None, Status.UNKNOWN)
-    assert isinstance(backlog.error, ConfigError)
+def failing(error: SluiceError, name: str = "t") -> TopicState:
+    return TopicState(name, "", {}, error=error)
+
+
+def ago(seconds: float) -> FirstUnread:
+    return FirstUnread(NOW.timestamp() - seconds, "CreateTime")
+
+
+def at(position: int, *spans: tuple[int, ...], **known: Any) -> Backlog:
+    """Measure a topic whose partitions are all read up to one position."""
+    return measure("p", {"t": dict.fromkeys(range(len(spans)), position)}, [topic(*spans)], now=NOW, **known)
+
+
+# --- statuses and numbers ---------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("positions", "starting", "lag", "lost"),
+    ("position", "log", "known", "status", "numbers"),
+    [
+        (10, (0, 10), {}, Status.OK, (0, 0, 0, None)),
+        (10, (0, 10, 15), {}, Status.OK, (0, 0, 0, 5)),  # an open transaction
+        (4, (0, 10), {}, Status.BACKLOG, (6, 0, 0, None)),
+        (4, (0, 10), {"known_ids": {"t": "id"}}, Status.BACKLOG, (6, 0, 0, None)),
+        (4, (0, 10), {"known_ids": {"t": "another"}}, Status.RECREATED, (None, None, 0, None)),
+        (12, (0, 10), {}, Status.RECREATED, (None, None, 2, None)),  # never negative
+        (4, (7, 10), {}, Status.LOST, (3, 3, 0, None)),
+        (4, (10, 10), {}, Status.LOST, (0, 6, 0, None)),  # an emptied log
+        (4, (0, 10), {"furthest": {"t": {0: 6}}}, Status.REWOUND, (6, 0, 0, None)),
+        (6, (0, 10), {"furthest": {"t": {0: 6}}}, Status.BACKLOG, (4, 0, 0, None)),
+        # a driver died between the ledger's commit and the checkpoint's
+        (4, (0, 10), {"furthest": {"t": {0: 6}}, "planned": {"t": {0: 6}}}, Status.BACKLOG, (6, 0, 0, None)),
+    ],
+)
+def test_lag_of_a_partition_has_a_status_and_numbers(
+    position: int, log: tuple[int, ...], known: dict[str, Any], status: Status, numbers: tuple[int | None, ...]
+) -> None:
+    backlog = at(position, log, **known, limits=Limits(1_000_000))
+    (part,) = backlog.partitions
+    assert (part.status, backlog.verdict, backlog.records, backlog.lost) == (status, status, *numbers[:2])
+    assert (part.records, part.lost, part.beyond, part.pending) == numbers
+    problem = status in (Status.LOST, Status.RECREATED)
+    assert (backlog.over, backlog.incomplete) == (False, False)
+    assert (backlog.needs_a_run, backlog.worth_a_run) == (problem, problem)
+
+
+def test_lag_of_a_partition_without_an_answer_is_unknown() -> None:
+    assert PartitionLag("t", 0, 4, None, None).status is Status.UNKNOWN
+
+
+def test_lag_counts_added_partitions_and_names_those_that_are_gone() -> None:
+    backlog = measure("p", {"t": {0: 4, 1: 10, 3: 5}}, [topic((0, 10), (0, 10), (0, 3))])
+    assert [(p.records, p.status) for p in backlog.partitions] == [
+        (6, Status.BACKLOG), (0, Status.OK), (3, Status.NEW), (None, Status.RECREATED),
+    ]  # fmt: skip
+    assert (backlog.records, backlog.needs_a_run) == (9, True)
+
+
+@pytest.mark.parametrize(
+    ("positions", "starting", "records", "lost"),
     [
         (None, "earliest", 7, 0),
         (None, "latest", 0, 0),
@@ -44,91 +91,88 @@ def test_pipeline_without_an_answer_has_no_number() -> None:
         ({"t": {}}, "latest", 7, 3),
     ],
 )
-def test_pipeline_without_a_position_is_new(
-    positions: dict[str, dict[int, int]] | None, starting: Literal["earliest", "latest"], lag: int, lost: int
+def test_lag_of_a_partition_without_a_position_is_new(
+    positions: dict[str, dict[int, int]] | None, starting: Literal["earliest", "latest"], records: int, lost: int
 ) -> None:
     (part,) = measure("p", positions, [topic((3, 10))], starting).partitions
-    assert (part.position, part.records, part.lost) == (None, lag, lost)
+    assert (part.position, part.records, part.lost) == (None, records, lost)
     assert part.status is (Status.LOST if lost else Status.NEW)
 
 
-def test_recreated_topic_has_no_number() -> None:
-    backlog = at(4, (0, 10), known_ids={"t": "another"})
-    assert (backlog.verdict, backlog.records, backlog.lost) == (Status.RECREATED, None, None)
-    assert backlog.needs_a_run
-    assert backlog.worth_a_run
-    assert at(4, (0, 10), known_ids={"t": "id"}).verdict is Status.BACKLOG
-    (part,) = (beyond := at(12, (0, 10))).partitions
-    assert (part.records, part.lost, part.beyond) == (None, None, 2), "never negative"
-    assert (part.status, beyond.needs_a_run) == (Status.RECREATED, True)
-    gone = measure("p", {"t": {0: 5, 1: 5}}, [topic((0, 5))])
-    assert [p.status for p in gone.partitions] == [Status.OK, Status.RECREATED]
-    assert (gone.records, gone.needs_a_run) == (0, True)
-
-
-def test_records_that_retention_removed_are_lost() -> None:
-    backlog = at(4, (7, 10), limits=Limits(1_000_000))
-    (part,) = backlog.partitions
-    assert (part.records, part.lost, part.beyond) == (3, 3, 0)
-    assert (backlog.verdict, backlog.lost, backlog.over) == (Status.LOST, 3, False)
-    assert backlog.needs_a_run
-    assert backlog.worth_a_run
-
-
-def test_share_of_the_retention_time() -> None:
-    known: Mapping[str, Any] = {"first_unread": {("t", 0): ago(3600)}, "retention": {"t": timedelta(hours=4)}}
-    assert at(4, (0, 10), **known).share == pytest.approx(0.25)
-    assert at(4, (0, 10), **known, limits=Limits(None, None, 0.2)).over
-    assert not at(4, (0, 10), **known, limits=Limits(None, None, 0.25)).over
-    for retention in ({}, {"t": None}):
-        endless = at(4, (0, 10), first_unread={("t", 0): ago(9e9)}, retention=retention, limits=Limits(None, None, 0.1))
-        assert (endless.share, endless.over) == (None, False)
-
-
-def test_markers_have_no_age() -> None:
-    """The end is the query's own, so nothing is left of them after a run; what is left in between has no record."""
-    backlog = at(9, (0, 10), first_unread={("t", 0): FirstUnread(None)}, limits=Limits(5, timedelta(seconds=1)))
-    assert (backlog.records, backlog.age, backlog.over) == (1, 0.0, False)
-
-
-def test_partition_without_a_leader_is_unknown() -> None:
+def test_lag_of_a_partition_without_a_leader_is_unknown() -> None:
     state = topic((0, 10), errors={1: SourceUnreachableError("t-1 has no leader")})
     backlog = measure("p", {"t": {0: 4, 1: 4}}, [state], limits=Limits(5))
-    assert [p.status for p in backlog.partitions] == [Status.BACKLOG, Status.UNKNOWN]
-    assert backlog.partitions[1].records is None
+    assert [(p.records, p.status) for p in backlog.partitions] == [(6, Status.BACKLOG), (None, Status.UNKNOWN)]
     assert (backlog.records, backlog.verdict, backlog.incomplete) == (6, Status.UNKNOWN, True)
-    assert backlog.over
-    assert backlog.worth_a_run
+    assert (backlog.over, backlog.worth_a_run) == (True, True)
     assert not measure("p", {"t": {0: 4, 1: 4}}, [state], limits=Limits(6)).over
 
 
-def test_silent_broker_is_unknown() -> None:
-    states = [TopicState("t", "", {}, error=DOWN)]
-    backlog = measure("p", {"t": {0: 4, 1: 0}}, states, limits=Limits(0, timedelta(0), 0.1))
+def test_lag_is_unknown_while_no_broker_answers() -> None:
+    backlog = measure("p", {"t": {0: 4, 1: 0}}, [failing(DOWN)], limits=Limits(0, timedelta(0), 0.1))
     assert [p.status for p in backlog.partitions] == [Status.UNKNOWN] * 2
     assert (backlog.records, backlog.lost, backlog.age, backlog.share) == (None, None, None, None)
-    assert (backlog.over, backlog.worth_a_run, backlog.incomplete) == (False, False, True)
-    assert backlog.error is DOWN
+    assert (backlog.over, backlog.worth_a_run, backlog.incomplete, backlog.error) == (False, False, True, DOWN)
+    never = measure("p", None, [failing(ConfigError("Kafka has no topic 't'"))])
+    assert (never.records, never.age, never.verdict, type(never.error)) == (None, None, Status.UNKNOWN, ConfigError)
 
 
-def test_missing_right_is_auth_and_outweighs_everything() -> None:
-    states = [TopicState("t", "", {}, error=DENIED), topic((5, 10), name="u"), TopicState("v", "", {}, error=DOWN)]
+def test_lag_without_the_right_to_read_is_auth_whatever_else_is_wrong() -> None:
+    states = [failing(DENIED), topic((5, 10), name="u"), failing(DOWN, "v")]
     backlog = measure("p", {"t": {0: 1}, "u": {0: 1}, "v": {0: 1}}, states)
     assert [p.status for p in backlog.partitions] == [Status.AUTH, Status.LOST, Status.UNKNOWN]
     assert (backlog.verdict, backlog.error) == (Status.AUTH, DENIED)
     assert backlog.partitions[0].error == "no right to DESCRIBE topic 't'"
 
 
-def test_age_is_that_of_the_oldest_first_unread_record() -> None:
+@pytest.mark.parametrize(
+    ("errors", "shown"),
+    [
+        ([DOWN, ConfigError("no topic")], 1),
+        ([DOWN, ConfigError("no topic"), DENIED], 2),
+        ([SluiceError("odd"), DOWN], 0),
+    ],
+)
+def test_lag_shows_the_error_that_waiting_fixes_least(errors: list[SluiceError], shown: int) -> None:
+    states = [failing(error, f"t{n}") for n, error in enumerate(errors)]
+    assert measure("p", None, states).error is errors[shown]
+
+
+def test_lag_statuses_are_ordered_by_severity() -> None:
+    order = ["OK", "NEW", "BACKLOG", "GROWING", "UNKNOWN", "STUCK", "REWOUND", "LOST", "RECREATED", "AUTH"]
+    assert [s.value for s in Status] == order
+    for mild, severe in zip(list(Status), list(Status)[1:], strict=False):
+        assert Status.worst([mild, severe, mild]) is severe
+    assert Status.worst([]) is Status.OK
+
+
+# --- ages and limits --------------------------------------------------------------------------------------------------
+
+
+def test_lag_has_the_age_of_the_oldest_first_unread_record() -> None:
     backlog = at(4, (0, 10), (0, 10), first_unread={("t", 0): ago(5), ("t", 1): ago(7)})
     assert (backlog.age, backlog.partitions[0].clock) == (7.0, "CreateTime")
-    first = {("t", 0): ago(60)}
-    later = measure("p", {"t": {0: 4}}, [topic((0, 10))], first_unread=first, now=NOW + timedelta(hours=1))
+    later = measure("p", {"t": {0: 4}}, [topic((0, 10))], first_unread={("t", 0): ago(60)}, now=NOW + 60 * MINUTE)
     assert later.age == 3660.0, "by the wall clock"
     assert at(10, (0, 10)).age == 0.0
     assert at(4, (0, 10), first_unread={("t", 0): ago(-3600)}).age == 0.0, "of a record from the future"
+    # a transaction's marker is no record; the last one is behind the last record, where no run reads on
+    marker = at(9, (0, 10), first_unread={("t", 0): FirstUnread(None)}, limits=Limits(5, timedelta(seconds=1)))
+    assert (marker.records, marker.age, marker.over) == (1, 0.0, False)
     unknown = at(4, (0, 10), limits=Limits(None, timedelta(0), 0.0))
     assert (unknown.age, unknown.share, unknown.over) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("retention", "share", "over"),
+    [({"t": timedelta(hours=4)}, 0.25, (True, False)), ({}, None, (False, False)), ({"t": None}, None, (False, False))],
+)
+def test_lag_has_a_share_of_the_retention_time(
+    retention: dict[str, timedelta | None], share: float | None, over: tuple[bool, bool]
+) -> None:
+    backlog = at(4, (0, 10), first_unread={("t", 0): ago(3600)}, retention=retention)
+    assert backlog.share == (share and pytest.approx(share))
+    assert tuple(replace(backlog, limits=Limits(None, None, limit)).over for limit in (0.2, 0.25)) == over
 
 
 @pytest.mark.parametrize(
@@ -142,21 +186,83 @@ def test_age_is_that_of_the_oldest_first_unread_record() -> None:
         (10, 0, None, None),  # nothing waits
     ],
 )
-def test_offset_at_the_age_limit_decides_without_the_right_to_read(
+def test_lag_is_late_by_the_offset_at_the_age_limit_without_the_right_to_read(
     position: int, first: int, offset: int | None, late: bool | None
 ) -> None:
-    limits = Limits(None, timedelta(minutes=1))
-    backlog = at(position, (first, 10), at_age_limit={("t", 0): offset}, limits=limits)
-    assert backlog.partitions[0].late is late
-    assert backlog.over is bool(late)
+    backlog = at(position, (first, 10), at_age_limit={("t", 0): offset}, limits=Limits(None, MINUTE))
+    assert (backlog.partitions[0].late, backlog.over) == (late, bool(late))
     assert backlog.age == (0.0 if late is None else None)
 
 
-# --- the pipeline's own cadence --------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ("limits", "over"),
+    [
+        (Limits(5), True),
+        (Limits(6), False),
+        (Limits(6, timedelta(seconds=59)), True),
+        (Limits(6, timedelta(seconds=60)), False),
+        (Limits(6, timedelta(seconds=59), match="all"), False),
+        (Limits(5, timedelta(seconds=59), match="all"), True),
+        (Limits(None, timedelta(seconds=59), match="all"), True),
+        (Limits(5, timedelta(seconds=59), 0.9, "all"), False),
+        (Limits(None, None, 0.5), True),
+        (Limits(None), False),
+    ],
+)
+def test_lag_is_over_any_or_all_limits(limits: Limits, over: bool) -> None:
+    known: dict[str, Any] = {"first_unread": {("t", 0): ago(60)}, "retention": {"t": timedelta(seconds=100)}}
+    assert at(4, (0, 10), **known, limits=limits).over is over
+
+
+@pytest.mark.parametrize(
+    ("written", "limits"),
+    [
+        ({}, Limits(0)),
+        ({"max_records": 7}, Limits(7)),
+        ({"max_age": "15m"}, Limits(None, 15 * MINUTE)),  # and not: or a single record
+        ({"max_retention_share": 0.5}, Limits(None, None, 0.5)),
+        ({"max_records": 0, "max_age": "15m"}, Limits(0, 15 * MINUTE)),
+        ({"max_records": 7, "max_age": "1h", "match": "all"}, Limits(7, 60 * MINUTE, None, "all")),
+    ],
+)
+def test_lag_limits_are_those_of_the_pipeline_file(written: dict[str, Any], limits: Limits) -> None:
+    assert Limits.of(Lag.model_validate(written)) == limits
+
+
+def test_lag_limits_in_words() -> None:
+    limits = Limits(1000, 15 * MINUTE, 0.5, "all")
+    assert str(limits) == "more than 1,000 records and older than 15 min and over 50% of the retention time"
+
+
+# --- the form for programs, and when to start a run -------------------------------------------------------------------
+
+
+def test_lag_as_dict_has_each_partition_the_error_and_the_limits() -> None:
+    states = [topic((5, 10)), topic((0, 2), name="u"), failing(DOWN, "v")]
+    form = measure("p", {"t": {0: 4}}, states, limits=Limits(5, 2 * MINUTE), now=NOW).as_dict()
+    assert (form["lag"], form["verdict"], form["at"]) == (7, "LOST", "2026-11-21T12:00:00.000+00:00")
+    assert (form["error"]["type"], form["error"]["exit_code"]) == ("SourceUnreachableError", 20)
+    assert form["limits"] == {"max_records": 5, "max_age": 120.0, "max_retention_share": None, "match": "any"}
+    assert form["partitions"][0] == {
+        "topic": "t", "partition": 0, "status": "LOST", "position": 4, "start": 5, "end": 10, "lag": 5, "lost": 1,
+        "beyond": 0, "pending": None, "age": None, "share": None, "clock": None, "error": None,
+    }  # fmt: skip
+
+
+def test_lag_is_not_worth_a_run_beside_another_or_a_hold() -> None:
+    backlog = at(4, (0, 10))
+    assert (backlog.over, backlog.worth_a_run) == (True, True)
+    for known in ({"running": "r1"}, {"held": "bad"}):
+        kept = replace(backlog, **known)
+        assert (kept.over, kept.worth_a_run) == (True, False)
+        assert known.items() <= kept.as_dict().items()
+    assert at(4, (0, 10), running="r1").running == "r1"
+
+
+# --- the pipeline's own cadence ---------------------------------------------------------------------------------------
 
 
 POISON = PastRun("failed", [span(4, 10)], [], 1)
-
 DONE = PastRun("done", [span(0, 4)], [span(0, 4)])
 
 
@@ -177,17 +283,8 @@ DONE = PastRun("done", [span(0, 4)], [span(0, 4)])
         ([POISON, PastRun("failed", code=20), POISON, PastRun("failed", code=40), POISON], Status.STUCK),
     ],
 )
-def test_three_failures_at_one_position_are_stuck(history: list[PastRun], status: Status) -> None:
+def test_lag_is_stuck_after_three_failures_at_one_position(history: list[PastRun], status: Status) -> None:
     assert at(4, (0, 10), history=history).verdict is status
-
-
-def test_stuck_and_growing_are_of_single_partitions() -> None:
-    history = [PastRun("failed", [span(4, 10), span(4, 10, 1)], [], 1)] * 3
-    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10))], history=history)
-    assert [p.status for p in backlog.partitions] == [Status.STUCK, Status.OK]
-    history = [PastRun("done", [span(0, n), span(0, 50, 1)]) for n in (300, 200, 100)]
-    backlog = at(0, (0, 400), (0, 400), history=history)
-    assert [p.status for p in backlog.partitions] == [Status.GROWING, Status.BACKLOG]
 
 
 def found(*counts: int) -> list[PastRun]:
@@ -207,13 +304,21 @@ def found(*counts: int) -> list[PastRun]:
         ([*found(300), POISON, *found(100, 200)], 50, Status.GROWING),  # judged by the successful ones
     ],
 )
-def test_runs_that_find_more_each_time_are_growing(history: list[PastRun], limit: int, status: Status) -> None:
+def test_lag_is_growing_if_runs_find_more_each_time(history: list[PastRun], limit: int, status: Status) -> None:
     assert at(0, (0, 400), history=history, limits=Limits(limit)).verdict is status
 
 
-def test_day_of_hourly_runs_raises_no_alarm() -> None:
+def test_lag_is_stuck_or_growing_in_single_partitions() -> None:
+    history = [PastRun("failed", [span(4, 10), span(4, 10, 1)], [], 1)] * 3
+    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10))], history=history)
+    assert [p.status for p in backlog.partitions] == [Status.STUCK, Status.OK]
+    history = [PastRun("done", [span(0, n), span(0, 50, 1)]) for n in (300, 200, 100)]
+    backlog = at(0, (0, 400), (0, 400), history=history)
+    assert [p.status for p in backlog.partitions] == [Status.GROWING, Status.BACKLOG]
+
+
+def test_lag_of_a_day_of_hourly_runs_raises_no_alarm() -> None:
     """1,000 records an hour, a run each hour, a look each minute: the position stands still in between."""
-    limits = Limits(1500, timedelta(minutes=90))
     history: list[PastRun] = []
     position = 0
     for minute in range(24 * 60):
@@ -221,40 +326,18 @@ def test_day_of_hourly_runs_raises_no_alarm() -> None:
         if minute % 60 == 0 and minute:
             history.insert(0, PastRun("done", [span(position, end)], [span(position, end)]))
             position = end
-        now = NOW + timedelta(minutes=minute)
-        first = FirstUnread(NOW.timestamp() + position * 60 / 1000 * 60)
+        first = {("t", 0): ago(-position * 60 / 1000 * 60)} if end > position else {}
         backlog = measure(
-            "p", {"t": {0: position}}, [topic((0, end))], history=history, limits=limits, now=now,
-            first_unread={("t", 0): first} if end > position else {}, furthest={"t": {0: position}},
+            "p", {"t": {0: position}}, [topic((0, end))], history=history, limits=Limits(1500, 90 * MINUTE),
+            now=NOW + minute * MINUTE, first_unread=first, furthest={"t": {0: position}},
         )  # fmt: skip
         assert (backlog.over, backlog.worth_a_run) == (False, False), minute
         assert backlog.verdict in (Status.OK, Status.BACKLOG), minute
 
 
-def test_idle_hour_raises_no_alarm() -> None:
-    limits, history = Limits(0, timedelta(minutes=1), 0.01), [PastRun("done"), PastRun("done"), PastRun("done"), DONE]
+def test_lag_of_an_idle_hour_raises_no_alarm() -> None:
+    known: dict[str, Any] = {"limits": Limits(0, MINUTE, 0.01), "history": [PastRun("done")] * 3 + [DONE]}
     for minute in range(60):
-        now, retention = NOW + timedelta(minutes=minute), {"t": timedelta(minutes=5)}
-        found = measure(
-            "p", {"t": {0: 4}}, [topic((0, 4))], history=history, now=now, limits=limits, retention=retention
-        )  # fmt: skip
-        assert (found.verdict, found.over, found.age, found.share) == (Status.OK, False, 0.0, 0.0)
-
-
-def test_checkpoint_that_was_taken_back_is_rewound() -> None:
-    assert at(4, (0, 10), furthest={"t": {0: 6}}).verdict is Status.REWOUND
-    assert at(6, (0, 10), furthest={"t": {0: 6}}).verdict is Status.BACKLOG
-    assert at(4, (0, 10), furthest={"t": {0: 6}}, planned={"t": {0: 6}}).verdict is Status.BACKLOG, "not committed yet"
-
-
-@pytest.mark.parametrize(
-    ("errors", "shown"),
-    [
-        ([DOWN, ConfigError("no topic")], ConfigError),
-        ([DOWN, ConfigError("no topic"), DENIED], AuthorizationError),
-        ([SluiceError("odd"), DOWN], SluiceError),
-    ],
-)
-def test_error_that_waiting_fixes_least_is_shown(errors: list[SluiceError], shown: type[SluiceError]) -> None:
-    states = [TopicState(f"t{n}", "", {}, error=error) for n, error in enumerate(errors)]
-    assert type(measure("p", None, states).error) is shown
+        now, retention = NOW + minute * MINUTE, {"t": 5 * MINUTE}
+        idle = measure("p", {"t": {0: 4}}, [topic((0, 4))], now=now, retention=retention, **known)
+        assert (idle.verdict, idle.over, idle.age, idle.share) == (Status.OK, False, 0.0, 0.0)

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from tests.fixtures.books import lost, span, split
+from tests.fixtures.ledgers import attempt
 
 from sluice.ledger import Lease, Ledger, schema
-from sluice.ledger.store import open_engine
-from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.ranges import RangeAccount
+
+__all__ = ["NASTY", "commit", "derived", "played", "run", "span", "split"]
 
 
 @pytest.fixture
@@ -24,26 +27,35 @@ def ledger(sqlite_url: str) -> Ledger:
     return Ledger.open(sqlite_url)
 
 
-def span(start: int, end: int, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, start, end)
+@pytest.fixture
+def each_ledger(ledger_url: str) -> Ledger:
+    """An empty ledger, in each database."""
+    return Ledger.open(ledger_url)
 
 
-def split(start: int, end: int, partition: int = 0, **parts: int) -> RangeAccount:
-    return RangeAccount(span(start, end, partition), Counts(**(parts or {"written": end - start})))
+def commit(ledger: Ledger, lease: Lease, batch: int, *accounts: RangeAccount, epoch: int = 1, **more: Any) -> None:
+    ledger.batch_started(lease, epoch=epoch, batch=batch, ranges=[a.range for a in accounts])
+    ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=accounts, **more)
 
 
-def plan(ledger: Ledger, lease: Lease, *ranges: OffsetRange, ids: dict[str, str] | None = None) -> None:
-    ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=ranges, topic_ids=ids or {"t": "id-1"})
+def run(
+    ledger: Ledger, name: str, *batches: RangeAccount | list[RangeAccount], state: str | None = "done",
+    verdict: str | None = None, epoch: int = 1, first: int = 0, planned: Any = None, gone: int = 0, **more: Any,
+) -> None:  # fmt: skip
+    """Record a run with its batches, of one account or several; it lost the first offsets of each."""
+    parts = [batch if isinstance(batch, list) else [batch] for batch in batches]
+    ranges = [a.range for accounts in parts for a in accounts] if planned is None else planned
+    closed = {"seconds": 2.0, "error": {"exit_code": 1} if state == "failed" else None}
+    with attempt(ledger, name, *ranges, epoch=epoch, state=state, closed=closed, **more) as lease:
+        for number, accounts in enumerate(parts, first):
+            lacks = [lost(a.range.start, a.range.start + gone) for a in accounts if gone]
+            ledger.batch_committed(lease, epoch=epoch, batch=number, accounts=accounts, lost=lacks)
+        if verdict:
+            ledger.judged(lease, "p", name, verdict=verdict, judgement={})
 
 
-def commit(ledger: Ledger, lease: Lease, batch: int, *accounts: RangeAccount, run: str | None = None) -> None:
-    ledger.batch_started(lease, epoch=1, batch=batch, ranges=[a.range for a in accounts])
-    ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts, run_id=run)
-
-
-def derived(url: str) -> dict[str, list[dict[str, Any]]]:
-    engine = open_engine(url)
-    with engine.connect() as connection:
+def derived(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
+    with ledger._engine.connect() as connection:
         return {
             table.name: [dict(r) for r in connection.execute(sa.select(table).order_by(*table.primary_key)).mappings()]
             for table in schema.DERIVED
@@ -53,8 +65,7 @@ def derived(url: str) -> dict[str, list[dict[str, Any]]]:
 NASTY = "a\0b\ud800c\udcffd"
 
 
-def played(ledger: Ledger, run: str, reason: str | None = None) -> None:
-    with ledger.acquire("p", run) as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}, reason=reason)
+def played(ledger: Ledger, name: str, reason: str | None = None) -> None:
+    error = {"what": NASTY, "frames": [NASTY, (NASTY,)]}
+    with attempt(ledger, name, reason=reason, state="failed", closed={"error": error}) as lease:
         ledger.degraded(lease, f"a note {NASTY}")
-        ledger.run_closed(lease, state="failed", error={"what": NASTY, "frames": [NASTY, (NASTY,)]})

@@ -9,14 +9,17 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
+from typing import Any
 
 import pytest
+from tests.fixtures.ledgers import attempt
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import Holder, Lease, Ledger, schema
 from sluice.ledger.lease import TTL
-from sluice.ledger.store import open_engine
 
 DRIVER = """
 import sys
@@ -27,18 +30,19 @@ sys.stdin.read()
 """
 
 
-def _row(url: str) -> dict[str, object]:
-    with open_engine(url).connect() as connection:
-        return dict(connection.execute(schema.lease.select()).mappings().one())
+def holder_of(ledger: Ledger) -> Holder:
+    with ledger._engine.connect() as connection:
+        return Holder(**connection.execute(schema.lease.select()).mappings().one()["holder"])
 
 
-def _expire(url: str) -> None:
-    with open_engine(url).begin() as connection:
-        connection.execute(schema.lease.update().values(expires=0.0))
+def change(ledger: Ledger, **values: Any) -> None:
+    """Change all leases behind their holders' backs."""
+    with ledger._engine.begin() as connection:
+        connection.execute(schema.lease.update().values(**values))
 
 
-def test_lease_is_held_for_one_pipeline_until_it_is_given_back(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_lease_is_held_for_one_pipeline_until_it_is_given_back(each_ledger: Ledger) -> None:
+    ledger = each_ledger
     assert ledger.running("p") is None
     with ledger.acquire("p", "mine") as first, ledger.acquire("q", "r"):
         assert (ledger.running("p"), ledger.running("other")) == ("mine", None)
@@ -51,8 +55,10 @@ def test_lease_is_held_for_one_pipeline_until_it_is_given_back(ledger_url: str) 
         assert second.token > first.token
 
 
-def test_killed_driver_is_succeeded_at_once_and_a_frozen_one_is_not(ledger: Ledger, sqlite_url: str) -> None:
-    """Also one that its parent has not waited for: a zombie."""
+def test_lease_of_a_killed_driver_is_taken_over_at_once_and_that_of_a_frozen_one_is_not(
+    ledger: Ledger, sqlite_url: str
+) -> None:
+    """Also of one that its parent has not waited for: a zombie."""
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, sqlite_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as other:
@@ -63,42 +69,36 @@ def test_killed_driver_is_succeeded_at_once_and_a_frozen_one_is_not(ledger: Ledg
         with pytest.raises(LeaseHeldError, match=f"run 'theirs', process {other.pid}"):
             ledger.acquire("p", "mine")
         other.kill()
-        holder = Holder(**_row(sqlite_url)["holder"])  # type: ignore[arg-type]
-        while not holder.is_dead():
+        while not holder_of(ledger).is_dead():
             assert other.returncode is None
         assert ledger.running("p") is None
         assert ledger.acquire("p", "mine").token == 2
 
 
-def test_process_id_of_another_process_host_boot_or_namespace_says_nothing() -> None:
+def test_lease_holder_of_another_host_boot_or_namespace_is_not_dead_by_its_process_id() -> None:
     """Two containers of one machine may have the same host name, and count processes each for itself."""
-    me = Holder.me("r")
-    assert not me.is_dead()
+    me, namespace = Holder.me("r"), os.readlink("/proc/self/ns/pid")
     recycled = replace(me, started="1")
-    assert recycled.is_dead()
-    assert not replace(recycled, host="elsewhere").is_dead()
-    assert not replace(recycled, boot="another boot").is_dead()
-    namespace = os.readlink("/proc/self/ns/pid")
     assert namespace in me.boot
-    assert not replace(recycled, boot=me.boot.replace(namespace, "pid:[1]")).is_dead()
+    assert (me.is_dead(), recycled.is_dead()) == (False, True)
+    for elsewhere in ({"host": "x"}, {"boot": "another boot"}, {"boot": me.boot.replace(namespace, "pid:[1]")}):
+        assert not replace(recycled, **elsewhere).is_dead()
 
 
-def test_lease_of_a_driver_elsewhere_ends_with_its_time(ledger_url: str) -> None:
-    ledger, engine = Ledger.open(ledger_url), open_engine(ledger_url)
-    with ledger.acquire("p", "a"):
-        elsewhere = {**_row(ledger_url)["holder"], "host": "elsewhere"}  # type: ignore[dict-item]
-        with engine.begin() as connection:
-            connection.execute(schema.lease.update().values(holder=elsewhere))
+def test_lease_of_a_driver_elsewhere_ends_with_its_time(each_ledger: Ledger) -> None:
+    engine = each_ledger._engine
+    with each_ledger.acquire("p", "a"):
+        change(each_ledger, holder=asdict(replace(holder_of(each_ledger), host="elsewhere")))
         now = time.time()
         with pytest.raises(LeaseHeldError, match="elsewhere"):
             Lease.acquire(engine, "p", "b", now=lambda: now + TTL / 2)
         assert Lease.acquire(engine, "p", "b", now=lambda: now + TTL + 1).token == 2
 
 
-def test_fenced_driver_writes_nothing(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
+def test_fenced_driver_writes_nothing(each_ledger: Ledger) -> None:
+    ledger = each_ledger
     fenced = ledger.acquire("p", "old")
-    _expire(ledger_url)
+    change(ledger, expires=0.0)
     fenced.verify()  # expired, and not taken by another driver
     heir = ledger.acquire("p", "new")
     with pytest.raises(LeaseHeldError, match="'new'"):
@@ -120,63 +120,43 @@ def test_fenced_driver_writes_nothing(ledger_url: str) -> None:
 
 
 @pytest.mark.parametrize("existing", [False, True], ids=["first of all", "after others"])
-def test_one_of_several_drivers_gets_the_lease(ledger_url: str, existing: bool) -> None:
+def test_lease_goes_to_one_of_several_drivers(ledger_url: str, existing: bool) -> None:
     ledgers = [Ledger.open(ledger_url) for _ in range(4)]
-    for round_ in range(5):
-        pipeline = f"p{round_}"
+    barrier = threading.Barrier(len(ledgers))
+
+    def race(ledger: Ledger, pipeline: str) -> Lease:
+        barrier.wait()
+        return ledger.acquire(pipeline, "r")
+
+    for number in range(5):
         if existing:
-            ledgers[0].acquire(pipeline, "before").release()
-        barrier = threading.Barrier(len(ledgers))
-        won: list[Lease] = []
-        others: list[BaseException] = []
-
-        def race(ledger: Ledger, name: str = pipeline, start: threading.Barrier = barrier) -> None:
-            start.wait()
-            try:
-                won.append(ledger.acquire(name, "r"))  # noqa: B023
-            except BaseException as error:
-                others.append(error)  # noqa: B023
-
-        threads = [threading.Thread(target=race, args=(ledger,)) for ledger in ledgers]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert len(won) == 1
-        assert [type(e) for e in others] == [LeaseHeldError] * 3
-        won[0].verify()
+            ledgers[0].acquire(f"p{number}", "before").release()
+        with ThreadPoolExecutor(len(ledgers)) as pool:
+            raced = [pool.submit(race, ledger, f"p{number}") for ledger in ledgers]
+        assert Counter(type(one.exception()) for one in raced) == {type(None): 1, LeaseHeldError: 3}
+        (won,) = [one.result() for one in raced if one.exception() is None]
+        won.verify()
 
 
-def test_lost_ledger_does_not_hide_why_a_run_failed(ledger: Ledger, sqlite_url: str) -> None:
-    def fail() -> None:
-        with open_engine(sqlite_url).begin() as connection:
+def test_lost_ledger_does_not_hide_why_a_run_failed(ledger: Ledger) -> None:
+    with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):  # noqa: PT012
+        with ledger._engine.begin() as connection:
             schema.lease.drop(connection)
         raise ValueError("the real reason")
 
-    with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):
-        fail()
-
-
-def _held_by(ledger: Ledger, holder: Holder) -> None:
-    with ledger._engine.begin() as connection:
-        connection.execute(schema.lease.update().values(holder=asdict(holder), expires=2**40))
-
 
 @pytest.mark.parametrize("network", ["nfs4", None])
-def test_two_machines_do_not_write_one_sqlite_file_on_a_network(
+def test_lease_in_a_sqlite_file_on_a_network_is_for_one_machine(
     ledger: Ledger, monkeypatch: pytest.MonkeyPatch, network: str | None
 ) -> None:
     monkeypatch.setattr("sluice.ledger.lease.network_of", lambda _: network)
-    with ledger.acquire("other", "r"):
+    with attempt(ledger, "r", pipeline="other"):
         pass
     elsewhere = replace(Holder.me("theirs"), host="elsewhere", boot="another")
-    _held_by(ledger, elsewhere)
-    if network is None:  # a container of this machine, say, before it was recreated
-        with ledger.acquire("p", "mine"):
-            return
-    with pytest.raises(ConfigError, match="elsewhere") as caught:
-        ledger.acquire("p", "mine")
-    assert "PostgreSQL" in caught.value.next_step
-    _held_by(ledger, replace(elsewhere, host=socket.gethostname()))
-    with ledger.acquire("p", "mine"):
-        pass
+    change(ledger, holder=asdict(elsewhere), expires=2**40)
+    if network is not None:  # otherwise it is a container of this machine, say, before it was recreated
+        with pytest.raises(ConfigError, match="elsewhere") as caught:
+            ledger.acquire("p", "mine")
+        assert "PostgreSQL" in caught.value.next_step
+        change(ledger, holder=asdict(replace(elsewhere, host=socket.gethostname())))
+    ledger.acquire("p", "mine").release()

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from tests.fixtures.ledgers import attempt
 
 from sluice.ledger import Ledger
 from sluice.ledger.plain import plain
-from sluice.ranges import OffsetRange
 
 OBSERVED: list[tuple[Any, Any]] = [
     (float("nan"), "NaN"),
@@ -38,18 +38,25 @@ OBSERVED: list[tuple[Any, Any]] = [
 ]  # fmt: skip
 
 
-def test_observed_values_are_strict_json() -> None:
-    for observed, stored in OBSERVED:
-        assert plain(observed) == stored
-        json.dumps(plain(observed), allow_nan=False).encode("utf-8")
-
-
 class Broken:
     def __str__(self) -> str:
         raise RuntimeError("no")
 
 
-def test_values_without_text_and_cycles_are_json() -> None:
+def test_verdict_with_any_values_is_stored_and_read_again(each_ledger: Ledger) -> None:
+    with attempt(each_ledger, "r") as lease:
+        results = [{"observed": o, "examples": [o], "unexpected_percent": float("nan")} for o, _ in OBSERVED]
+        each_ledger.judged(lease, "p", "r", verdict="failed", judgement={"results": results})
+    row = each_ledger.run("p", "r")
+    assert row is not None
+    assert row.judgement == {
+        "results": [{"observed": s, "examples": [s], "unexpected_percent": "NaN"} for _, s in OBSERVED]
+    }
+    assert each_ledger.rebuild() == 2
+    json.dumps(each_ledger.events("p"), allow_nan=False)
+
+
+def test_observed_values_without_text_and_cycles_are_json() -> None:
     assert plain([Broken()]) == ["<Broken>"]
     endless: list[Any] = []
     endless.append(endless)
@@ -68,25 +75,8 @@ def anything(dice: random.Random, depth: int = 0) -> Any:
     return dice.choice((text(), dice.choice(OBSERVED)[0], dice.randbytes(3)))
 
 
-def test_random_judgements_are_strict_json() -> None:
+def test_observed_values_at_random_are_strict_json() -> None:
     for seed in range(200):
         text = json.dumps(plain(anything(random.Random(seed))), allow_nan=False, ensure_ascii=False)
         text.encode("utf-8")
         assert "\\u0000" not in text, seed
-
-
-def test_verdict_with_any_values_is_stored_and_read_again(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with ledger.acquire("p", "r") as lease:
-        ledger.run_planned(
-            lease, kind="live", recovery="replay", epoch=1, ranges=[OffsetRange("t", 0, 0, 1)], topic_ids={"t": "i"}
-        )
-        results = [{"observed": o, "examples": [o], "unexpected_percent": float("nan")} for o, _ in OBSERVED]
-        ledger.judged(lease, "p", "r", verdict="failed", judgement={"results": results})
-    row = ledger.run("p", "r")
-    assert row is not None
-    assert row.judgement == {
-        "results": [{"observed": s, "examples": [s], "unexpected_percent": "NaN"} for _, s in OBSERVED]
-    }
-    assert ledger.rebuild() == 2
-    json.dumps(ledger.events("p"), allow_nan=False)

@@ -1,118 +1,93 @@
-"""Questions to the ledger, also those of the lag about past runs, and profiles of rows."""
+"""Questions to the ledger: runs and their sums, announced ranges, joined tables, and profiles of rows."""
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from tests.fixtures.books import Place
-from tests.unit.ledger.conftest import plan, span, split
+from tests.fixtures.ledgers import attempt
+from tests.fixtures.postgres import new_database
+from tests.fixtures.showcase import Past, fill
+from tests.unit.ledger.conftest import commit, run, span, split
 
 from sluice.errors import ConfigError
-from sluice.ledger import Epoch, Ledger, UnknownRunError
+from sluice.ledger import Epoch, Ledger, Unannounced, UnknownRunError, schema
 from sluice.profile import NO_ROWS, ColumnProfile, Profile
-from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.ranges import Counts
 from sluice.recovery import Route
 
 
-def run(
-    ledger: Ledger, name: str, planned: list[OffsetRange], *batches: list[OffsetRange], state: str | None = "done",
-    kind: str = "live", epoch: int = 1, first: int = 0,
-) -> None:  # fmt: skip
-    with ledger.acquire("p", name) as lease:
-        ledger.run_planned(lease, kind=kind, recovery="replay", epoch=epoch, ranges=planned, topic_ids={})
-        for number, ranges in enumerate(batches, first):
-            accounts = [RangeAccount(r, Counts(written=len(r))) for r in ranges]
-            ledger.batch_committed(lease, epoch=epoch, batch=number, accounts=accounts)
-        if state is not None:
-            ledger.run_closed(lease, state=state, error={"exit_code": 1} if state == "failed" else None)
+def test_ledger_that_is_empty_has_answers(each_ledger: Ledger) -> None:
+    ledger = each_ledger
+    assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
+    assert ledger.epoch("p") == Epoch(1, Route.DIRECT, None)
+    assert (ledger.last_batch("p", 1), ledger.topic_ids("p"), ledger.furthest("p", 1)) == (None, {}, {})
+    with pytest.raises(UnknownRunError):
+        ledger.account("p", "r")
 
 
-def test_past_runs_have_planned_and_committed_ranges(ledger: Ledger) -> None:
-    run(ledger, "a", [span(0, 10), span(0, 5, 1)], [span(0, 6)], [span(6, 10), span(0, 5, 1)])
-    run(ledger, "b", [span(10, 20)], state="failed")
-    run(ledger, "open", [span(10, 30)], state=None)
-    run(ledger, "redriven", [span(0, 1)], kind="redrive")
+def test_ledger_refuses_a_question_with_text_that_no_database_stores(each_ledger: Ledger) -> None:
+    for text in ["\ud800", "a\0b"] if each_ledger._engine.name == "postgresql" else ["\ud800"]:
+        with pytest.raises(ConfigError, match="character"):
+            each_ledger.run("p", text)
+
+
+def test_ledger_has_runs_newest_first_and_events_in_order(each_ledger: Ledger) -> None:
+    ledger = each_ledger
+    for name in ("a", "b", "c"):
+        run(ledger, name, state=None)
+    with ledger.acquire("p", "a") as lease:
+        ledger.run_closed(lease, state="done")
+    for asked, found in (
+        ({}, ["c", "b", "a"]),
+        ({"limit": 2}, ["c", "b"]),
+        ({"state": "done"}, ["a"]),
+        ({"kind": "live", "limit": 1}, ["c"]),
+        ({"kind": "interval"}, []),
+    ):
+        assert [r.run for r in ledger.runs("p", **asked)] == found  # type: ignore[arg-type]
+    assert [e["run"] for e in ledger.events("p", limit=2)] == ["c", "a"]
+
+
+def test_ledger_has_planned_and_committed_ranges_of_past_runs(ledger: Ledger) -> None:
+    planned = [span(0, 10), span(0, 5, 1)]
+    run(ledger, "a", split(0, 6), [split(6, 10), split(0, 5, 1)], planned=planned)
+    run(ledger, "b", planned=[span(10, 20)], state="failed")
+    run(ledger, "open", planned=[span(10, 30)], state=None)
+    run(ledger, "redriven", planned=[span(0, 1)], kind="redrive")
     found = [(r.run, r.state, planned, sorted(committed)) for r, planned, committed in ledger.past("p", limit=5)]
-    assert found == [
-        ("b", "failed", [span(10, 20)], []),
-        ("a", "done", [span(0, 10), span(0, 5, 1)], [span(0, 10), span(0, 5, 1)]),
-    ]
+    assert found == [("b", "failed", [span(10, 20)], []), ("a", "done", planned, planned)]
     assert [r.run for r, _, _ in ledger.past("p", limit=1)] == ["b"]
     assert ledger.past("another", limit=5) == []
-    run(ledger, "b", [span(14, 22)], state="failed")
+    run(ledger, "b", planned=[span(14, 22)], state="failed")
     ((row, planned, _),) = ledger.past("p", limit=1)
     assert (row.attempts, planned) == (2, [span(14, 22)]), "the newest plan of several attempts"
 
 
-def test_pace_counts_batches_of_finished_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ledger_has_the_pace_of_batches_of_finished_runs(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter(f"2026-01-01T00:{n:02d}:00.000+00:00" for n in range(60))
     monkeypatch.setattr("sluice.ledger.ledger._now", lambda: next(clock))
-
-    def batches(name: str, *, state: str = "done", first: int) -> None:
-        with ledger.acquire("p", name) as lease:
-            ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-            for number in (first, first + 1):
-                spans = [span(number * 100, number * 100 + 100)]
-                ledger.batch_started(lease, epoch=1, batch=number, ranges=spans)
-                accounts = [RangeAccount(r, Counts(written=len(r))) for r in spans]
-                ledger.batch_committed(lease, epoch=1, batch=number, accounts=accounts)
-            ledger.run_closed(lease, state=state, error={"exit_code": 1} if state == "failed" else None)
-
-    batches("a", first=0)
-    batches("b", first=2, state="failed")
-    run(ledger, "nothing", [])
+    for name, first, state in (("a", 0, "done"), ("b", 2, "failed")):
+        with attempt(ledger, name, state=state) as lease:
+            for batch in (first, first + 1):
+                commit(ledger, lease, batch, split(batch * 100, batch * 100 + 100))
+    run(ledger, "nothing")
     assert ledger.paces("p", limit=5) == [(200, 180.0)]
     assert ledger.paces("another", limit=5) == []
 
 
-def test_furthest_ends_are_those_of_the_newest_batches(ledger: Ledger) -> None:
-    assert ledger.furthest("p", 1) == {}
-    run(ledger, "a", [span(0, 10)], [span(0, 6), span(0, 3, 1)], [span(6, 10)])
+def test_ledger_has_the_furthest_ends_of_the_newest_batches(ledger: Ledger) -> None:
+    run(ledger, "a", [split(0, 6), split(0, 3, 1)], split(6, 10))
     assert ledger.furthest("p", 1) == {"t": {0: 10, 1: 3}}
     assert ledger.furthest("p", 1, batches=1) == {"t": {0: 10}}
     assert ledger.furthest("p", 2) == {}
 
 
-def test_empty_ledger_has_answers(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
-    assert (ledger.epoch("p"), ledger.last_batch("p", 1), ledger.topic_ids("p")) == (
-        Epoch(1, Route.DIRECT, None), None, {},
-    )  # fmt: skip
-    with pytest.raises(UnknownRunError):
-        ledger.account("p", "r")
-
-
-def test_runs_come_newest_first_and_events_in_order(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    for run in ("a", "b", "c"):
-        with ledger.acquire("p", run) as lease:
-            plan(ledger, lease)
-    with ledger.acquire("p", "a") as lease:
-        ledger.run_closed(lease, state="done")
-    assert [r.run for r in ledger.runs("p")] == ["c", "b", "a"]
-    assert [r.run for r in ledger.runs("p", limit=2)] == ["c", "b"]
-    assert [r.run for r in ledger.runs("p", state="done")] == ["a"]
-    assert [r.run for r in ledger.runs("p", kind="live", limit=1)] == ["c"]
-    assert ledger.runs("p", kind="interval") == []
-    assert [e["run"] for e in ledger.events("p", limit=2)] == ["c", "a"]
-
-
-def test_question_with_text_that_no_database_stores_is_refused(ledger_url: str) -> None:
-    ledger = Ledger.open(ledger_url)
-    with pytest.raises(ConfigError, match="character"):
-        ledger.run("p", "\ud800")
-    if "postgresql" in ledger_url:
-        with pytest.raises(ConfigError, match="character"):
-            ledger.run("p", "a\0b")
-
-
-def test_uncommitted_batch_keeps_the_versions_of_joined_tables(ledger: Ledger) -> None:
-    def begin(run_id: str, batch: int, version: int | None, *, then: bool = False) -> None:
-        with ledger.acquire("p", run_id) as lease:
-            plan(ledger, lease)
+def test_ledger_keeps_the_versions_of_tables_that_an_uncommitted_batch_joined(ledger: Ledger) -> None:
+    def begin(name: str, batch: int, version: int | None, *, then: bool = False) -> None:
+        with attempt(ledger, name) as lease:
             pins = {} if version is None else {"c": {"path": "carriers", "version": version}}
             ledger.batch_started(lease, epoch=1, batch=batch, ranges=[span(0, 10)], tables=pins)
             if then:
@@ -130,49 +105,171 @@ def test_uncommitted_batch_keeps_the_versions_of_joined_tables(ledger: Ledger) -
     assert ledger.tables_begun("p", 1, 1, run_id="a") == {}
     begin("b", 2, None)
     assert ledger.tables_begun("p", 1, 2) == {}
-    assert ledger.account("p", "a")["tables"] == {"c": [4, 5]}
-    assert ledger.account("p", "b")["tables"] == {"c": [6]}
     begin("c", 3, None)
-    assert "tables" not in ledger.account("p", "c")
+    assert [ledger.account("p", r).get("tables") for r in "abc"] == [{"c": [4, 5]}, {"c": [6]}, None]
+
+
+# --- sums that the database makes are those of the single accounts ----------------------------------------------------
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def past(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
+    """Four live runs, the second of which failed before it committed anything, and an interval replaced twice."""
+    if request.param == "sqlite":
+        ledger = Ledger.open(f"sqlite:///{tmp_path_factory.mktemp('past')}/ledger.db")
+    else:
+        ledger = Ledger.open(new_database(request.getfixturevalue("postgres")))
+    run(ledger, "a", split(0, 10), split(10, 20, written=7, quarantined=3), verdict="passed")
+    run(ledger, "b", planned=[span(20, 70)], state="failed")
+    run(ledger, "c", split(20, 80, written=50, filtered=10), verdict="warned", first=2)
+    run(ledger, "d", split(80, 90, written=6, lost=4), verdict="failed", first=3, gone=4)
+    run(ledger, "i", split(0, 10), kind="interval", epoch=-1)
+    run(ledger, "i", split(0, 10, written=9, filtered=1), kind="interval", epoch=-1, first=1)
+    return ledger
+
+
+def test_ledger_pages_of_runs_have_the_counts_of_their_accounts(past: Ledger) -> None:
+    lines = past.page("p")
+    assert [line.run_id for line in lines] == ["i", "d", "c", "b", "a"]
+    for line in lines:
+        account = past.account("p", line.run_id)
+        assert line.counts.as_dict() == {k: account[k] for k in line.counts.as_dict()}
+    assert lines[0].counts == Counts(written=9, filtered=1), "the last split of an interval that was replaced again"
+    first = past.page("p", limit=2)
+    assert [r.run_id for r in past.page("p", before=first[-1].sequence, limit=2)] == ["c", "b"]
+    assert (past.count("p"), past.pipelines()) == (5, {"p"})
+
+
+def test_ledger_spans_of_runs_are_sums(past: Ledger) -> None:
+    spans = past.spans("p", newest=100)
+    assert [(s.first, s.last, s.runs) for s in spans] == [(r, r, 1) for r in "abcdi"]
+    assert [s.counts for s in spans] == [past.page("p")[n].counts for n in (4, 3, 2, 1, 0)]
+    assert [s.found for s in spans] == [20, 50, 60, 10, None], "also of a failed run; not of an interval"
+    assert [s.verdicts for s in spans] == [{"passed": 1}, {}, {"warned": 1}, {"failed": 1}, {}]
+    assert spans[1].states == {"failed": 1}
+    old, middle, new = past.spans("p", newest=100, at_most=3)
+    assert [(s.first, s.last, s.runs) for s in (old, middle, new)] == [("a", "a", 1), ("b", "c", 2), ("d", "i", 2)]
+    assert (middle.counts, new.counts) == (Counts(written=50, filtered=10), Counts(written=15, filtered=1, lost=4))
+    assert (middle.found, middle.verdicts, middle.states) == (60, {"warned": 1}, {"failed": 1, "done": 1})
+    assert [s.first for s in past.spans("p", newest=2)] == ["d", "i"]
+    assert past.spans("another", newest=5) == []
+
+
+def test_ledger_glance_has_the_newest_verdict_and_the_open_losses(past: Ledger) -> None:
+    known, never = past.glances(["p", "never"], runs=1).values()
+    assert ([r.run_id for r in known.runs], known.lost) == (["i"], 4)
+    assert known.judged is not None
+    assert (known.judged.run_id, known.judged.verdict) == ("d", "failed")
+    assert (never.runs, never.judged, never.lost) == ([], None, 0)
+
+
+def test_ledger_spans_of_a_thousand_runs_are_two_hundred(ledger: Ledger) -> None:
+    fill(ledger, "p", Past(1_000, partitions=1, refused=0.1, losses={100: 5}, failures={3: "down"}))
+    spans = ledger.spans("p", newest=1_000)
+    assert (len(spans), sum(s.runs for s in spans)) == (200, 1_000)
+    assert sum((s.counts for s in spans), Counts()) == sum((a.counts for a in ledger.accounts("p")), Counts())
+    assert spans[-1].states == {"done": 4, "failed": 1}
+
+
+# --- ranges that an asset event announces -----------------------------------------------------------------------------
+
+
+def committed(ledger: Ledger, name: str, batch: int, start: int, end: int, **more: Any) -> None:
+    epoch, interval = more.pop("epoch", 1), more.pop("interval", None)
+    with attempt(ledger, name, interval=interval) as lease:
+        ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=[split(start, end)], **more)
+
+
+def ranges_of(found: Unannounced) -> list[str]:
+    return [str(a.range) for a in found.accounts]
+
+
+def test_ledger_announces_committed_ranges_once(ledger: Ledger) -> None:
+    committed(ledger, "failed", 0, 0, 5)
+    committed(ledger, "passed", 1, 5, 9)
+    found = ledger.unannounced("p", "passed")
+    assert ranges_of(found) == ["t-0 [0, 5)", "t-0 [5, 9)"]
+    assert found.written == {"failed": 5, "passed": 4}
+    committed(ledger, "next", 2, 9, 12)  # meanwhile
+    for _ in range(2):  # a task that is tried again notes it again
+        ledger.announced("p", "passed", upto=found.upto, version=7)
+        assert ranges_of(ledger.unannounced("p", "next")) == ["t-0 [9, 12)"]
+
+
+def test_ledger_announces_redriven_ranges_and_intervals(ledger: Ledger) -> None:
+    committed(ledger, "redrive", 0, 2, 4, epoch=0, redriven="lost")
+    for batch in (0, 1):
+        committed(ledger, "i", batch, 0, 3, epoch=-1, interval="a/b", replaced={span(0, 3): (2, 0)})
+    committed(ledger, "other", 0, 3, 5, epoch=-2, interval="b/c")
+    committed(ledger, "live", 0, 0, 9)
+    found = ledger.unannounced("p", "live")
+    assert ranges_of(found) == ["t-0 [0, 9)", "t-0 [2, 4)"]
+    ledger.announced("p", "live", upto=found.upto, version=1)
+    found = ledger.unannounced("p", "i")
+    assert (ranges_of(found), found.replaced, found.upto) == (["t-0 [0, 3)"], 2, {-1: 1})
+    ledger.announced("p", "i", upto=found.upto, version=1)
+    assert ranges_of(ledger.unannounced("p", "i")) == []
+    assert ranges_of(ledger.unannounced("p", "other")) == ["t-0 [3, 5)"]
+
+
+def test_ledger_announces_nothing_again_after_a_rebuild_and_under_a_new_name(ledger: Ledger) -> None:
+    committed(ledger, "a", 0, 0, 5)
+    ledger.announced("p", "a", upto={1: 0}, version=3)
+    ledger.rebuild()
+    assert ranges_of(ledger.unannounced("p", "a")) == []
+    with ledger.acquire("q", "adopting") as lease:
+        ledger.adopted(lease, "p")
+    assert ranges_of(ledger.unannounced("q", "a")) == []
+
+
+def test_ledger_that_was_migrated_announces_nothing_of_its_past(ledger: Ledger, sqlite_url: str) -> None:
+    committed(ledger, "a", 0, 0, 5)
+    with ledger._engine.begin() as connection:  # as version 0004 left it
+        for statement in (
+            "ALTER TABLE sluice_batch DROP COLUMN announced",
+            "ALTER TABLE sluice_account DROP COLUMN closed",
+            "DROP INDEX sluice_event_type",
+            f"UPDATE {schema.VERSION_TABLE} SET version_num = '0004'",
+        ):
+            connection.execute(sa.text(statement))
+    ledger = Ledger.open(sqlite_url)
+    assert ranges_of(ledger.unannounced("p", "a")) == []
+    committed(ledger, "b", 1, 5, 9)
+    assert ranges_of(ledger.unannounced("p", "b")) == ["t-0 [5, 9)"]
+
+
+# --- profiles of rows -------------------------------------------------------------------------------------------------
 
 
 def profile(rows: int, nulls: int = 0) -> dict[str, Any]:
     return Profile(rows, {"id": ColumnProfile(rows, nulls, "number", 1, rows)}).as_dict()
 
 
-def test_profiles_of_batches_add_up_and_count_once(tmp_path: Path) -> None:
-    ledger = Place(tmp_path).ledger
-    with ledger.acquire("p", "a") as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+def test_ledger_adds_the_profiles_of_batches_and_counts_each_once(ledger: Ledger) -> None:
+    with attempt(ledger, "a") as lease:
         for batch, rows in ((0, 4), (1, 6), (1, 6)):  # reconciling records a batch again
-            account = split(batch * 4, 10)
-            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[account], profile=profile(rows, 1))
+            commit(ledger, lease, batch, split(batch * 4, 10), profile=profile(rows, 1))
     assert ledger.profile("p", ["a"]) == Profile(10, {"id": ColumnProfile(10, 2, "number", 1, 6)})
-    with ledger.acquire("p", "i") as lease:
-        ledger.run_planned(lease, kind="interval", recovery="replay", epoch=-1, ranges=[], topic_ids={})
+    with attempt(ledger, "i", kind="interval", epoch=-1) as lease:
         for batch, rows in ((0, 4), (1, 5)):
-            ledger.batch_committed(lease, epoch=-1, batch=batch, accounts=[split(0, 5)], profile=profile(rows))
+            commit(ledger, lease, batch, split(0, 5), epoch=-1, profile=profile(rows))
     assert (ledger.profile("p", ["i"]) or NO_ROWS).rows == 5, "the last replacement of an interval"
 
 
-def test_runs_of_earlier_versions_have_no_profile(tmp_path: Path) -> None:
-    place = Place(tmp_path)
+def test_ledger_has_no_profile_of_a_run_of_an_earlier_version(place: Place) -> None:
     place.commit("old", split(0, 5))
     place.commit("new", split(5, 9), profile=profile(4))
     place.commit("empty", split(9, 12, filtered=3), profile=NO_ROWS.as_dict())
-    assert place.ledger.profile("p", ["old"]) is None
-    assert place.ledger.profile("p", ["empty"]) == NO_ROWS
-    assert place.ledger.profiled("p", limit=5) == ["empty", "new"]
-    assert place.ledger.profiled("p", limit=1) == ["empty"]
+    assert (place.ledger.profile("p", ["old"]), place.ledger.profile("p", ["empty"])) == (None, NO_ROWS)
+    assert [place.ledger.profiled("p", limit=n) for n in (5, 1)] == [["empty", "new"], ["empty"]]
 
 
-def test_accepted_profiles_are_found_behind_many_failed_runs(tmp_path: Path) -> None:
+def test_ledger_finds_accepted_profiles_behind_many_failed_runs(place: Place) -> None:
     """Otherwise repeated failures would become normal."""
-    place = Place(tmp_path)
     for number in range(33):
-        run, verdict = f"r{number}", "passed" if number < 2 else "failed"
-        place.commit(run, split(number * 5, number * 5 + 5), profile=profile(number + 1))
-        place.ledger.judged(None, "p", run, verdict=verdict, judgement={})
+        name, verdict = f"r{number}", "passed" if number < 2 else "failed"
+        place.commit(name, split(number * 5, number * 5 + 5), profile=profile(number + 1))
+        place.ledger.judged(None, "p", name, verdict=verdict, judgement={})
     place.ledger.verdict_accepted("p", "r2", verdict="failed", reason="x")
     found = place.ledger.accepted("p", before=1 << 40, limit=3)
     assert [accepted.rows for accepted in found] == [3, 2, 1]
