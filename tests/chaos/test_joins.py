@@ -9,17 +9,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.chaos.commands import (
-    assert_audited,
-    assert_conserved,
-    days,
-    deep,
-    feed_days,
-    killed,
-    redrive,
-    reset,
-    retract,
-)
+from tests.chaos import commands
+from tests.chaos.cases import each
+from tests.chaos.commands import assert_conserved, days, deep, delta, listed
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -41,41 +33,37 @@ def carriers(sandbox: Sandbox, name: str, **more: Any) -> int:
     return int(DeltaTable(path).version())
 
 
+def vacuumed(sandbox: Sandbox) -> int:
+    """Remove the files of older versions; return the newest one."""
+    delta(sandbox, "carriers").vacuum(0, dry_run=False, enforce_retention_duration=False)
+    return int(delta(sandbox, "carriers").version())
+
+
 def joined(sandbox: Sandbox) -> Counter[Row]:
-    rows = sandbox.rows()
-    names = ("_partition", "_offset", "carrier")
-    return Counter() if rows is None else Counter(zip(*(rows.column(c).to_pylist() for c in names), strict=True))
+    return Counter((row["_partition"], row["_offset"], row["carrier"]) for row in listed(sandbox))
 
 
-def expected(offsets: list[tuple[str, int, int]], name: str, first: int = 0) -> Counter[Row]:
-    """The rows of records that were fed one after another, the first of them with the id ``first``."""
-    return Counter((p, o, f"{name} {(first + n) % 2}") for n, (_, p, o) in enumerate(offsets))
+def expected(offsets: list[tuple[str, int, int]], name: str) -> Counter[Row]:
+    """The rows of records that were fed one after another, the first of them with an even id."""
+    return Counter((p, o, f"{name} {n % 2}") for n, (_, p, o) in enumerate(offsets))
 
 
-def versions(sandbox: Sandbox, path: str = "table") -> list[int]:
+def versions(sandbox: Sandbox) -> list[int]:
     """The versions that the commits of the sink name, oldest first."""
-    history = DeltaTable(str(sandbox.home / path)).history()
+    history = delta(sandbox).history()
     notes = [json.loads(note) if isinstance(note := c["sluice"], str) else note for c in history if "sluice" in c]
     return [note["tables"]["carriers"]["version"] for note in notes[::-1]]
 
 
-@pytest.mark.parametrize(
-    ("recovery", "point"),
-    [
-        ("replay", "rows-staged"),
-        *(
-            pytest.param(recovery, point, marks=pytest.mark.long)
-            for recovery, points in {
-                "replay": ("batch-started", "before-sink-commit", "sink-committed", "batch-recorded", "query-ended"),
-                "wal": ("sealed", "batch-started", "rows-staged", "sink-committed"),
-                "hot": ("rows-staged",),
-                "ignore_range": ("rows-staged",),
-                "ignore_batch": ("rows-staged",),
-            }.items()
-            for point in points
-        ),
-    ],
-)
+BEGUN = {
+    "replay": ("batch-started", "rows-staged", "before-sink-commit", "sink-committed", "batch-recorded", "query-ended"),
+    "wal": ("sealed", "batch-started", "rows-staged", "sink-committed"),
+    **dict.fromkeys(("hot", "ignore_range", "ignore_batch"), ("rows-staged",)),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("recovery", "point"), each(BEGUN))
 def test_batch_that_is_processed_again_makes_the_same_rows(sandbox: Sandbox, recovery: str, point: str) -> None:
     joining(sandbox, recovery=recovery)
     assert carriers(sandbox, "old") == 0
@@ -91,7 +79,7 @@ def test_batch_that_is_processed_again_makes_the_same_rows(sandbox: Sandbox, rec
     assert versions(sandbox) == [int(begun == "new"), 1]
     status = json.loads(sandbox.cli("status", sandbox.name, "--json").stdout)
     shown = {row["run"]: row.get("tables", {}).get("carriers") for row in status}
-    here = point in ("sink-committed", "batch-recorded", "query-ended") or point == "sealed"
+    here = point in ("sealed", "sink-committed", "batch-recorded", "query-ended")
     assert shown == {"died": None if point == "sealed" else [0], "next": [1] if here else [0, 1]}
     assert "tables: carriers at version" in sandbox.cli("status", sandbox.name).stderr
 
@@ -103,8 +91,7 @@ def test_version_that_was_vacuumed_is_refused_and_the_file_may_name_another(sand
     first = sandbox.feed(6)
     sandbox.run("died", kill_at="rows-staged")
     carriers(sandbox, "new")
-    DeltaTable(str(sandbox.home / "carriers")).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    newest = DeltaTable(str(sandbox.home / "carriers")).version()
+    newest = vacuumed(sandbox)
     message = sandbox.run("refused", expect=10).message
     assert "tables.carriers: version 0" in message
     assert f"version: {newest} (the newest) below tables.carriers.delta" in message
@@ -142,7 +129,7 @@ def test_no_record_is_blamed_for_a_wrong_row_of_a_table(sandbox: Sandbox, recove
 def test_interval_joins_the_version_of_its_run(sandbox: Sandbox) -> None:
     joining(sandbox)
     carriers(sandbox, "old")
-    feed_days(sandbox, 1, 5)
+    commands.feed_days(sandbox, 1, 5)
     sandbox.run("live")
 
     def names() -> Counter[str]:
@@ -173,10 +160,10 @@ def test_redriven_rows_join_the_newest_version(sandbox: Sandbox) -> None:
     fed = sandbox.feed(6)
     sandbox.run("first")
     carriers(sandbox, "right")
-    assert retract(sandbox, "first")
-    killed(sandbox, "before-sink-commit", "redrive", "--run", "again", "--no-validate")
+    commands.retract(sandbox, "first")
+    commands.killed(sandbox, "before-sink-commit", "redrive", "--run", "again", "--no-validate")
     carriers(sandbox, "later")
-    redrive(sandbox, "--run", "again")
+    commands.redrive(sandbox, "--run", "again")
     assert joined(sandbox) == expected(fed, "right")
     assert_conserved(sandbox)
 
@@ -187,13 +174,18 @@ def at_hour(sandbox: Sandbox, hour: int, ids: range) -> None:
     sandbox.produce([(row["id"] % 2, b"k", json.dumps(row).encode()) for row in rows])
 
 
-def remembering(sandbox: Sandbox, recovery: str, sql: str = JOIN, **keys: Any) -> None:
+def remembering(sandbox: Sandbox, recovery: str = "replay", sql: str = JOIN, **keys: Any) -> None:
+    """Join before state: of windows, unless the keys say otherwise."""
+    keys = keys if "dedupe" in keys else {"window": WINDOW, **keys}
     joining(
         sandbox, sql, recovery=recovery, decode={"json": {"schema": "id BIGINT, name STRING, at TIMESTAMP"}}, **keys
     )
 
 
-WINDOW = {"time": "at", "size": "1h", "by": ["carrier"], "aggregates": {"events": "count(*)"}, "watermark": "1h"}
+WINDOW = {
+    "time": "at", "size": "1h", "by": ["carrier"], "aggregates": {"events": "count(*)"}, "watermark": "1h",
+    "output": "update",
+}  # fmt: skip
 POINTS = {
     "replay": ("run-planned", "batch-started", "sink-committed", "batch-recorded", "query-ended"),
     "wal": ("sealed", "batch-started", "batch-recorded"),
@@ -202,9 +194,9 @@ POINTS = {
 
 
 @pytest.mark.long
-@pytest.mark.parametrize(("recovery", "point"), [(of, point) for of, points in POINTS.items() for point in points])
+@pytest.mark.parametrize(("recovery", "point"), each(POINTS))
 def test_windows_join_the_version_with_which_a_batch_was_begun(sandbox: Sandbox, recovery: str, point: str) -> None:
-    remembering(sandbox, recovery, window={**WINDOW, "output": "update"})
+    remembering(sandbox, recovery)
     carriers(sandbox, "old")
     at_hour(sandbox, 0, range(6))
     sandbox.run("died", kill_at=point)
@@ -216,19 +208,16 @@ def test_windows_join_the_version_with_which_a_batch_was_begun(sandbox: Sandbox,
     begun = point not in ("run-planned", "sealed")
     first = "old" if begun else "new"
     second = "old" if begun and point != "query-ended" else "new"  # one query makes the batches of a run
-    table = sandbox.rows()
-    assert table is not None
-    found = {(row["window_start"].hour, row["carrier"]): row["events"] for row in table.to_pylist()}
-    assert found == {
-        (0, f"{first} 0"): 3, (0, f"{first} 1"): 3, (1, f"{second} 0"): 3, (1, f"{second} 1"): 3,
-        (2, "new 0"): 2, (2, "new 1"): 2,
-    }  # fmt: skip
-    assert table.num_rows == 6
+    found = Counter((row["window_start"].hour, row["carrier"], row["events"]) for row in listed(sandbox))
+    assert found == Counter([
+        (0, f"{first} 0", 3), (0, f"{first} 1", 3), (1, f"{second} 0", 3), (1, f"{second} 1", 3),
+        (2, "new 0", 2), (2, "new 1", 2),
+    ])  # fmt: skip
     assert (sandbox.total("written"), sandbox.total("lost"), sandbox.total("filtered")) == (16, 0, 0)
-    assert sandbox.cli("audit", str(sandbox.file), "--deep").returncode == 0
+    deep(sandbox)
     at_hour(sandbox, 5, range(1))
     sandbox.run("closes")
-    assert_audited(sandbox, "--windows")  # each window with the version that its batch joined
+    commands.assert_audited(sandbox, "--windows")  # each window with the version that its batch joined
     assert deep(sandbox, "--windows")["tables"]["windows"]["windows"] == 6
 
 
@@ -252,28 +241,24 @@ def test_dedupe_remembers_the_joined_keys_of_its_account(sandbox: Sandbox, recov
 
 @pytest.mark.long
 def test_state_is_refused_when_the_version_of_its_account_is_gone(sandbox: Sandbox) -> None:
-    remembering(sandbox, "replay", window={**WINDOW, "output": "update"})
+    remembering(sandbox)
     carriers(sandbox, "old")
     at_hour(sandbox, 0, range(6))
     sandbox.run("died", kill_at="batch-recorded")
     carriers(sandbox, "new")
-    DeltaTable(str(sandbox.home / "carriers")).vacuum(0, dry_run=False, enforce_retention_duration=False)
-    newest = DeltaTable(str(sandbox.home / "carriers")).version()
+    newest = vacuumed(sandbox)
     for table in (None, {"version": newest}):
-        remembering(sandbox, "replay", window={**WINDOW, "output": "update"}, table=table)
+        remembering(sandbox, table=table)
         assert "batch 0" in sandbox.run("refused", expect=41).message
-    remembering(sandbox, "replay", window={**WINDOW, "output": "update"})
-    reset(sandbox, "--yes", "--truncate", "--from=earliest")
+    remembering(sandbox)
+    commands.reset(sandbox, "--yes", *commands.AGAIN)
     sandbox.run("again")
-    table = sandbox.rows()
-    assert table is not None
-    assert Counter(table.column("carrier").to_pylist()) == Counter(["new 0", "new 1"])
+    assert Counter(row["carrier"] for row in listed(sandbox)) == Counter(["new 0", "new 1"])
 
 
 def test_join_that_doubles_a_record_is_refused_although_another_has_no_row(sandbox: Sandbox) -> None:
-    remembering(sandbox, "replay", JOIN.replace("LEFT JOIN", "JOIN"), window={**WINDOW, "output": "update"})
-    path = str(sandbox.home / "carriers")
-    write_deltalake(path, pa.table({"id": [0, 0], "carrier": ["a", "b"]}))
+    remembering(sandbox, sql=JOIN.replace("LEFT JOIN", "JOIN"))
+    write_deltalake(str(sandbox.home / "carriers"), pa.table({"id": [0, 0], "carrier": ["a", "b"]}))
     at_hour(sandbox, 0, range(6))
     outcome = sandbox.run("doubled", expect=None)
     assert outcome.code != 0
