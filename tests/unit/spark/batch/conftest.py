@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.parquet as pq
+from tests.fixtures.parquet import stage
 
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.parquet.staged import read_back
 
 ERRORS = pa.list_(pa.struct([("rule", pa.string()), ("severity", pa.string()), ("column", pa.string())]))
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -17,13 +16,11 @@ HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 
 def refuse(path: Path, batch: int, found: Sequence[tuple[int, int]]) -> Staged:
     """Stage records of these partitions and offsets, as a batch that refused them does."""
-    folder, count = f"batches/p-e1-{batch:06d}-0123456{batch}", len(found)
-    (path / folder).mkdir(parents=True)
-    error = [{"rule": "json", "severity": "critical", "column": None}]
+    count, error = len(found), [{"rule": "json", "severity": "critical", "column": None}]
     columns = {
         "key": pa.array([b"k"] * count, pa.binary()),
         "value": pa.array([b"?"] * count, pa.binary()),
-        "headers": pa.array([None] * count, HEADERS),
+        "headers": pa.nulls(count, HEADERS),
         "_topic": pa.array(["t"] * count, pa.string()),
         "_partition": pa.array([p for p, _ in found], pa.int32()),
         "_offset": pa.array([o for _, o in found], pa.int64()),
@@ -31,5 +28,4 @@ def refuse(path: Path, batch: int, found: Sequence[tuple[int, int]]) -> Staged:
         "_run": pa.array(["r"] * count, pa.string()),
         "_errors": pa.array([error] * count, ERRORS),
     }
-    pq.write_table(pa.table(columns), path / folder / "part.parquet")
-    return read_back(str(path), folder, offsets=False)
+    return stage(path, batch, pa.table(columns), offsets=False)

@@ -7,16 +7,12 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql.types import StructType
+from tests.fixtures.books import span, split
 from tests.unit.spark.batch.conftest import refuse
 
-from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice_spark.batch.quarantine import SCHEMA, opened, refused_again, take_out
 from sluice_spark.sinks.base import NOTHING, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
-
-
-def span(start: int, end: int, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, start, end)
 
 
 def quarantine(path: Path, epoch: int = 1) -> DeltaSink:
@@ -64,11 +60,10 @@ def test_quarantine_table_of_an_earlier_version_gets_new_columns_with_its_next_r
 def test_quarantine_finds_refused_records_in_their_folder_and_misses_removed_ones(tmp_path: Path) -> None:
     staged, sink = refuse(tmp_path, 0, [(0, 3), (0, 4)]), quarantine(tmp_path)
     note = {"version": 0, "run": "r", "refused": staged.folder}
-    found = RangeAccount(span(0, 8), Counts(written=6, quarantined=2))
+    found = split(0, 8, written=6, quarantined=2)
     assert refused_again(sink, note, [found]).files == staged.files
-    none = [RangeAccount(span(0, 5), Counts(written=5))]
-    assert refused_again(sink, {"version": 0, "run": "r"}, none) == NOTHING
-    more = [found, RangeAccount(span(0, 1, 1), Counts(quarantined=1))]
+    assert refused_again(sink, {"version": 0, "run": "r"}, [split(0, 5)]) == NOTHING
+    more = [found, split(0, 1, 1, quarantined=1)]
     with pytest.raises(TakenBackError, match=r"3 records .* 2 ") as caught:
         refused_again(sink, note, more)
     assert "--recovery ignore_range" in caught.value.next_step

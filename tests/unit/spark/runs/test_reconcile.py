@@ -1,4 +1,4 @@
-"""Reconciliation of ledger, checkpoint, log and sink before a run: what is made up for, and what is refused."""
+"""Reconciliation of ledger, checkpoint, log and sink before a run: repairs and refusals."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from unittest import mock
 
 import pytest
 from deltalake import DeltaTable
+from tests.fixtures.books import span, split
 from tests.fixtures.deltas import committed
+from tests.fixtures.ledgers import attempt
+from tests.fixtures.parquet import stage
+from tests.fixtures.pipelines import modelled
 from tests.unit.spark.batch.conftest import refuse
-from tests.unit.spark.sinks.delta.conftest import SCHEMA as SINK
-from tests.unit.spark.sinks.delta.conftest import staged
+from tests.unit.spark.sinks.delta.conftest import SCHEMA, rows
 
 from sluice.delta.names import interval_app_id
 from sluice.errors import CheckpointError
 from sluice.home import Home
 from sluice.ledger import Epoch, Ledger
-from sluice.pipeline import Pipeline
-from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.ranges import Counts, RangeAccount
 from sluice.recovery import Route
 from sluice_spark.runs.closing import HANDOVER
 from sluice_spark.runs.reconcile import half_done, reconcile, replaced_in
@@ -32,21 +34,19 @@ def test_half_done_intervals_are_found_by_asking_the_table_only_about_unfinished
 ) -> None:
     ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
     keys = [f"2013-01-0{n}/2013-01-0{n + 1}" for n in range(1, 9)]
-    span = OffsetRange("t", 0, 0, 4)
     for key in keys:
         with ledger.acquire("p", f"run {key}", scope=key) as lease:
-            number = ledger.interval_resolved(lease, key, ranges=[span], whole=True, topic_ids={})
+            number = ledger.interval_resolved(lease, key, ranges=[span(0, 4)], whole=True, topic_ids={})
             if key != keys[4]:
-                accounts = [RangeAccount(span, Counts(written=4))]
-                ledger.batch_committed(lease, epoch=-number, batch=0, accounts=accounts)
+                ledger.batch_committed(lease, epoch=-number, batch=0, accounts=[split(0, 4)])
     committed(tmp_path / "t", *((interval_app_id("p", key), 0) for key in keys))
     asked = mock.Mock(side_effect=DeltaTable.transaction_version)
     monkeypatch.setattr(DeltaTable, "transaction_version", lambda table, app: asked(table, app))
-    found = half_done(ledger, "p", DeltaSink(str(tmp_path / "t"), "app"))
-    assert [known.interval for known in found] == [keys[4]]
+    sink = DeltaSink(str(tmp_path / "t"), "app")
+    assert [known.interval for known in half_done(ledger, "p", sink)] == [keys[4]]
     assert [call.args[1] for call in asked.call_args_list] == [interval_app_id("p", keys[4])]
     (tmp_path / "t" / "_delta_log" / "_last_checkpoint").write_text('{"version": 1, "parts": 2}')
-    assert [known.interval for known in half_done(ledger, "p", DeltaSink(str(tmp_path / "t"), "app"))] == [keys[4]]
+    assert [known.interval for known in half_done(ledger, "p", sink)] == [keys[4]]
 
 
 # --- one story -----------------------------------------------------------------------------------------------------
@@ -58,8 +58,7 @@ class Pipe:
     def __init__(self, root: Path, route: Route = Route.DIRECT) -> None:
         self.home = Home(str(root))
         self.ledger = Ledger.open(f"sqlite:///{root}/ledger.db")
-        keys = {"source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}}, "sink": {"delta": {"path": "table"}}}
-        spec = Pipeline.model_validate({"pipeline": "p", **keys})
+        spec = modelled()
         self.tables = Tables.of(spec, self.home, Epoch(1, route, None))
         self.redriven = Tables.redriven(spec, self.home)
 
@@ -74,22 +73,22 @@ class Pipe:
             (root / f"commits/{batch}").write_text("v1\n{}")
 
     def account(self, batch: int, refused: int = 0) -> RangeAccount:
-        span = OffsetRange("t", 0, 10 * batch, 10 * batch + 10)
-        return RangeAccount(span, Counts(written=10 - refused, quarantined=refused))
+        return split(10 * batch, 10 * batch + 10, written=10 - refused, quarantined=refused)
 
-    def commit(self, batch: int, refused: int = 0) -> Staged | None:
+    def commit(self, batch: int, refused: int = 0) -> Staged:
         """Commit a batch to the sink as the driver of run ``dead`` does; return what it staged for the quarantine."""
         first, end = 10 * batch, 10 * batch + 10
-        aside = None
+        aside = NOTHING
         if refused:
-            where = Path(self.tables.quarantine.path)
-            aside = refuse(where, batch, [(0, offset) for offset in range(end - refused, end)])
-        rows = staged(Path(self.tables.sink.path), batch, first, end - refused)
+            aside = refuse(
+                Path(self.tables.quarantine.path), batch, [(0, offset) for offset in range(end - refused, end)]
+            )
         note = {
             "pipeline": "p", "run": "dead", "accounts": [self.account(batch, refused).as_dict()], "lost": [],
-            "refused": aside.folder if aside else None,
+            "refused": aside.folder or None,
         }  # fmt: skip
-        assert self.tables.sink.commit(rows, SINK, batch, note)
+        staged = stage(self.tables.sink.path, batch, rows(first, end - refused))
+        assert self.tables.sink.commit(staged, SCHEMA, batch, note)
         return aside
 
     def enter(self, batch: int) -> None:
@@ -104,11 +103,6 @@ class Pipe:
             self.commit(batch)
         for batch in range(known):
             self.enter(batch)
-
-    def plan(self) -> None:
-        """Begin the run ``dead``, and never close it."""
-        with self.ledger.acquire("p", "dead") as lease:
-            self.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
 
     def reconcile(self, *, forgo: bool = False) -> None:
         with self.ledger.acquire("p", "next") as lease:
@@ -135,16 +129,15 @@ def test_reconcile_changes_nothing_where_all_agree(pipe: Pipe) -> None:
 
 
 def test_reconcile_enters_unknown_batches_under_the_run_that_wrote_them(pipe: Pipe) -> None:
-    pipe.plan()
+    with attempt(pipe.ledger, "dead"):
+        pass
     pipe.stand(3, 2, held=2, known=1)
     pipe.commit(2, refused=3)
     assert pipe.quarantined() == [], "the driver died before it"
     pipe.reconcile()
     assert pipe.quarantined() == [27, 28, 29]
     assert pipe.ledger.accounts("p") == [pipe.account(0), pipe.account(1), pipe.account(2, refused=3)]
-    run = pipe.ledger.run("p", "dead")
-    assert run is not None
-    assert run.state == "abandoned"
+    assert pipe.ledger.known_run("p", "dead").state == "abandoned"
     assert pipe.ledger.account("p", "dead")["quarantined"] == 3
     events = pipe.ledger.events("p")
     pipe.reconcile()
@@ -170,7 +163,7 @@ def test_reconcile_sweeps_files_of_a_dead_attempt_and_leaves_those_of_the_batch(
         (0, 0, 1, 1, "batch 0, .* checkpoint .* -1"),
         (2, 2, 1, 1, "batch 1, .* sink .* 0"),
     ],
-    ids=["the sink was taken back", "the checkpoint was taken back", "the checkpoint is gone", "a commit is missing"],
+    ids=["restored-sink", "restored-checkpoint", "no-checkpoint", "missing-commit"],
 )
 def test_reconcile_refuses_a_state_that_no_crash_leaves_and_changes_nothing(
     pipe: Pipe, planned: int, done: int, held: int, known: int, says: str
@@ -193,7 +186,6 @@ def test_reconcile_refuses_the_checkpoint_of_another_pipeline_by_where_its_batch
 def test_reconcile_loses_refused_records_that_are_gone_only_with_forgo(pipe: Pipe) -> None:
     pipe.checkpoint(1, 0)
     aside = pipe.commit(0, refused=2)
-    assert aside is not None
     for file in aside.files:
         Path(pipe.tables.quarantine.path, file.path).unlink()
     with pytest.raises(TakenBackError, match="2 records"):
@@ -202,14 +194,14 @@ def test_reconcile_loses_refused_records_that_are_gone_only_with_forgo(pipe: Pip
     pipe.reconcile(forgo=True)
     (account,) = pipe.ledger.accounts("p")
     assert account.counts == Counts(written=8, lost=2)
-    assert [row.range for row in pipe.ledger.lost("p")] == [OffsetRange("t", 0, 8, 10)]
+    assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
     assert any("2 were removed" in str(event) for event in pipe.ledger.events("p"))
 
 
 def test_reconcile_opens_the_epoch_after_one_that_a_dead_driver_closed(pipe: Pipe) -> None:
     pipe.stand(1, 1, held=1, known=1)
     to = {"epoch": 2, "lineage": "log", "positions": {"t": {"0": 10}}}
-    assert pipe.tables.sink.commit(NOTHING, SINK, 1, {"run": "dead", "accounts": [], HANDOVER: to})
+    assert pipe.tables.sink.commit(NOTHING, SCHEMA, 1, {"run": "dead", "accounts": [], HANDOVER: to})
     pipe.reconcile()
     assert pipe.ledger.epoch("p") == Epoch(2, Route.LOG, {"t": {0: 10}})
     assert pipe.ledger.accounts("p") == [pipe.account(0)]
@@ -252,10 +244,10 @@ def test_reconcile_refuses_a_sink_that_is_ahead_of_the_log(tmp_path: Path) -> No
         (Counts(filtered=5, quarantined=1), 0, 0, 0),  # it came too late before, and is refused now
     ],
 )
-def test_an_interval_of_windows_replaces_counts_without_falling_below_zero(
+def test_interval_of_windows_replaces_counts_without_falling_below_zero(
     counts: Counts, moved: int, standing: int, taken: int
 ) -> None:
-    account, key = RangeAccount(OffsetRange("t", 0, 0, 6), counts), ("t", 0)
+    account, key = RangeAccount(span(0, 6), counts), ("t", 0)
     assert replaced_in([account], {}, {key: moved}, {key: standing}) == {account.range: (taken, moved)}
     assert standing + counts.written - taken >= 0
     assert replaced_in([account], {key: 2}, {key: moved}) == {account.range: (2, moved)}

@@ -1,4 +1,4 @@
-"""The history of a Delta table says what others did to it."""
+"""Commits of others in the history of a Delta table."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ def theirs(at: int, operation: str, **parameters: Any) -> Commit:
 
 
 def found(*commits: Commit, base: int = 0) -> tuple[int, int | None] | None:
-    """By which version, and which commit went."""
-    what = undone(commits, base, lambda commit: commit.note is not None)
-    return None if what is None else (what.by.version, what.lost.version if what.lost else None)
+    """Return the version that undid commits, and the newest of these."""
+    gone = undone(commits, base, lambda commit: commit.note is not None)
+    return None if gone is None else (gone.by.version, gone.lost.version if gone.lost else None)
 
 
 RESTORED = theirs(3, "RESTORE", version=1)
@@ -60,7 +60,7 @@ PART = theirs(2, "WRITE", mode="Overwrite", predicate='["(id = 1)"]')
         ),
     ],
 )  # fmt: skip
-def test_delta_history_undoes_commits_of_the_pipeline(
+def test_delta_history_shows_undone_commits_of_the_pipeline(
     commits: list[Commit], base: int, expected: tuple[int, int | None] | None
 ) -> None:
     assert found(*commits, base=base) == expected
@@ -76,12 +76,12 @@ def test_delta_history_undoes_commits_of_the_pipeline(
         ("WRITE", {"mode": "Overwrite", "predicate": None}),
     ],
 )
-def test_another_delta_table_in_its_place_undoes_all(operation: str, parameters: dict[str, Any]) -> None:
+def test_delta_history_of_another_table_in_its_place_undoes_all(operation: str, parameters: dict[str, Any]) -> None:
     assert found(mine(1), theirs(2, operation, **parameters)) == (2, None)
     assert found(mine(1), theirs(2, operation, **parameters), theirs(3, "RESTORE", version=1)) is None
 
 
-def test_delta_operations_that_may_concern_rows() -> None:
+def test_delta_history_shows_operations_that_may_alter_rows() -> None:
     kept = ["OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS", "RESTORE", "CREATE TABLE"]
     changed = ["DELETE", "UPDATE", "MERGE", "TRUNCATE", "WRITE", "FSCK", "SOMETHING NEW", ""]
     commits = [theirs(n, name) for n, name in enumerate(kept + changed)]

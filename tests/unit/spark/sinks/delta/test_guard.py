@@ -1,17 +1,17 @@
-"""Whose a table is, and what others did to it; without a JVM."""
+"""The owner of a Delta table, and the commits of others that its pipeline finds; without a JVM."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, sink
+from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, settle, sink
 
-from sluice.errors import CheckpointError, ConfigError
-from sluice_spark.sinks.base import NOTHING
-from sluice_spark.sinks.delta.table import DeltaSink
+from sluice.errors import CheckpointError, ConfigError, LeaseHeldError
+from sluice_spark.sinks.base import NOTHING, Fence
 
 
 def settings(path: Path) -> dict[str, str]:
@@ -19,28 +19,23 @@ def settings(path: Path) -> dict[str, str]:
 
 
 def unmarked(path: Path, *pipelines: str) -> None:
-    """A table as earlier versions made it: no property says whose it is."""
+    """Make a table as earlier versions did: no property names its owner."""
     write_deltalake(str(path), rows(0, 1), configuration={"delta.checkpointInterval": "30"})
     for number, name in enumerate(pipelines):
         note = {"app_id": f"sluice:{name}:1", "version": 0, "run": name, "accounts": []}
-        write_deltalake(
-            str(path),
-            rows(number + 1, number + 2),
-            mode="append",
-            commit_properties=CommitProperties(
-                custom_metadata={"sluice": json.dumps(note)},
-                app_transactions=[Transaction(f"sluice:{name}:1", 0, None)],
-            ),
+        marks = CommitProperties(
+            custom_metadata={"sluice": json.dumps(note)}, app_transactions=[Transaction(f"sluice:{name}:1", 0, None)]
         )
+        write_deltalake(str(path), rows(number + 1, number + 2), mode="append", commit_properties=marks)
 
 
-# --- whose it is ---------------------------------------------------------------------------------------------------
+# --- the owner -----------------------------------------------------------------------------------------------------
 
 
-def test_a_table_says_whose_it_is_and_takes_nobody_elses_batch(tmp_path: Path) -> None:
+def test_delta_table_names_its_pipeline_and_takes_no_batch_of_another(tmp_path: Path) -> None:
     assert put(sink(tmp_path), 0)
     assert settings(tmp_path)["sluice.pipeline"] == "p"
-    other = sink(tmp_path, "q")
+    other = sink(tmp_path, "q:1")
     for attempt in (other.examine, lambda: other.commit(NOTHING, SCHEMA, 0, {"run": "q"})):
         with pytest.raises(ConfigError, match="belongs to pipeline 'p'") as refused:
             attempt()
@@ -48,124 +43,124 @@ def test_a_table_says_whose_it_is_and_takes_nobody_elses_batch(tmp_path: Path) -
     assert DeltaTable(str(tmp_path)).transaction_version("sluice:q:1") is None
 
 
-def test_a_quarantine_is_no_sink(tmp_path: Path) -> None:
-    put(sink(tmp_path, suffix=":quarantine"), 0)
+def test_delta_quarantine_is_no_sink(tmp_path: Path) -> None:
+    put(sink(tmp_path, "p:1:quarantine"), 0)
     with pytest.raises(ConfigError, match="cannot be its sink as well"):
         sink(tmp_path).examine()
 
 
-def test_a_table_of_an_earlier_version_becomes_its_pipelines(tmp_path: Path) -> None:
+@pytest.mark.parametrize("history", [True, False], ids=["with-its-history", "without-its-history"])
+def test_delta_table_of_an_earlier_version_is_claimed_by_its_only_writer(tmp_path: Path, history: bool) -> None:
     unmarked(tmp_path, "p")
+    if not history:
+        DeltaTable(str(tmp_path)).optimize.compact()
+        DeltaTable(str(tmp_path)).create_checkpoint()
+        for file in sorted((tmp_path / "_delta_log").glob("*.json"))[:-1]:
+            file.unlink()
     with pytest.raises(ConfigError, match="belongs to pipeline 'p'"):
-        sink(tmp_path, "q").examine()
+        sink(tmp_path, "q:1").examine()
     assert "sluice.pipeline" not in settings(tmp_path)
-    assert sink(tmp_path).examine() == []
+    assert (sink(tmp_path).examine() == []) is history
     assert (settings(tmp_path)["sluice.pipeline"], settings(tmp_path)["sluice.holds"]) == ("p", "sink")
     version = DeltaTable(str(tmp_path)).version()
-    assert sink(tmp_path).examine() == []
+    sink(tmp_path).examine()
     assert DeltaTable(str(tmp_path)).version() == version
 
 
-def test_a_table_that_two_wrote_to_already_is_refused_to_both(tmp_path: Path) -> None:
+def test_delta_table_with_two_writers_of_an_earlier_version_is_refused_to_both(tmp_path: Path) -> None:
     unmarked(tmp_path, "p", "q")
     for one, other in (("p", "q"), ("q", "p")):
         with pytest.raises(ConfigError, match=f"belongs to pipeline '{other}'"):
-            sink(tmp_path, one).examine()
+            sink(tmp_path, f"{one}:1").examine()
 
 
-def test_a_driver_that_slept_through_a_hand_over_commits_nothing(tmp_path: Path) -> None:
+def test_delta_driver_commits_nothing_after_its_table_was_handed_over(tmp_path: Path) -> None:
     old = sink(tmp_path)
     put(old, 0)
-    DeltaTable(str(tmp_path)).alter.set_table_properties(
-        {"sluice.pipeline": "new", "sluice.adopting": "p"}, raise_if_not_exists=False
-    )
+    settle(tmp_path, sluice_pipeline="new", sluice_adopting="p")
     with pytest.raises(ConfigError, match="from pipeline 'p' to 'new' was interrupted"):
         put(old, 1)
-    DeltaTable(str(tmp_path)).alter.set_table_properties({"sluice.adopting": ""}, raise_if_not_exists=False)
+    settle(tmp_path, sluice_adopting="")
     with pytest.raises(ConfigError, match="belongs to pipeline 'new'"):
         sink(tmp_path).examine()
 
 
-# --- what others did -----------------------------------------------------------------------------------------------
+# --- commits of others ---------------------------------------------------------------------------------------------
 
 
-def test_a_restore_between_two_batches_of_one_run_is_seen_by_the_second(tmp_path: Path) -> None:
+def test_delta_restore_between_two_batches_of_a_run_is_refused_by_the_second(tmp_path: Path) -> None:
     table = sink(tmp_path)
     for batch in (0, 1):
         put(table, batch)
-    DeltaTable(str(tmp_path)).restore(DeltaTable(str(tmp_path)).version() - 1)
-    with pytest.raises(
-        CheckpointError, match=r"rolled back or replaced by version 3 \(RESTORE\): version 2, the commit of"
-    ):
-        put(table, 2)
-    with pytest.raises(CheckpointError) as refused:
-        sink(tmp_path).examine()
-    assert "TO VERSION AS OF 2" in refused.value.next_step
+    DeltaTable(str(tmp_path)).restore(1)
+    restored = r"rolled back or replaced by version 3 \(RESTORE\): version 2, the commit of"
+    for attempt in (lambda: put(table, 2), sink(tmp_path).examine):
+        with pytest.raises(CheckpointError, match=restored) as refused:
+            attempt()
+        assert "TO VERSION AS OF 2" in refused.value.next_step
     DeltaTable(str(tmp_path)).restore(2)
     assert sink(tmp_path).examine() == []
     assert put(sink(tmp_path), 3)
 
 
-def test_what_others_did_is_told_once_and_in_the_way_of_nothing(tmp_path: Path) -> None:
-    put(sink(tmp_path), 0)
-    DeltaTable(str(tmp_path)).delete("id = 3")
-    DeltaTable(str(tmp_path)).optimize.compact()
+@pytest.mark.parametrize(
+    ("examined", "writers"),
+    [
+        pytest.param(False, [], id="between-two-runs"),
+        pytest.param(True, ["p:1", "p:1"], id="during-a-run"),
+        pytest.param(False, ["p:redriven"], id="before-a-writer-that-examines-nothing"),
+    ],
+)
+def test_delta_delete_of_a_user_is_a_warning_of_the_next_run(
+    tmp_path: Path, examined: bool, writers: list[str]
+) -> None:
     table = sink(tmp_path)
-    (told,) = table.examine()
-    assert "version 2 (DELETE)" in told
-    assert put(table, 1)
+    put(table, 0)
+    if examined:
+        table.examine()
+    DeltaTable(str(tmp_path)).delete("id = 3")
+    DeltaTable(str(tmp_path)).optimize.compact()  # changes no row
+    for batch, writer in enumerate(writers, 1):
+        put(table if examined else sink(tmp_path, writer), batch)
+    following = sink(tmp_path)
+    (warning,) = following.examine()
+    assert "version 2 (DELETE)" in warning
+    assert put(following, 3)
     assert sink(tmp_path).examine() == []
 
 
-def test_what_others_did_while_a_run_was_at_work_is_told_by_the_next(tmp_path: Path) -> None:
-    table = sink(tmp_path)
-    put(table, 0)
-    table.examine()
-    DeltaTable(str(tmp_path)).delete("id = 3")
-    put(table, 1)
-    put(table, 2)
-    (told,) = sink(tmp_path).examine()
-    assert "(DELETE)" in told
-
-
-def test_a_history_that_was_cleaned_away_is_said(tmp_path: Path) -> None:
+def test_delta_versions_that_the_history_lost_are_a_warning(tmp_path: Path) -> None:
     put(sink(tmp_path), 0)
     for number in range(3):
         DeltaTable(str(tmp_path)).delete(f"id = {number}")
     DeltaTable(str(tmp_path)).create_checkpoint()
     for number in range(3):
         (tmp_path / "_delta_log" / f"{number:020}.json").unlink()
-    told = sink(tmp_path).examine()
-    assert any("versions 0 to 2" in item and "no longer in its history" in item for item in told), told
+    warnings = sink(tmp_path).examine()
+    assert any("versions 0 to 2" in item and "no longer in its history" in item for item in warnings), warnings
 
 
-# --- rows that somebody else has a hand in -------------------------------------------------------------------------
-
-
-def test_a_table_that_its_user_made_and_filled_before_the_first_run_is_taken(tmp_path: Path) -> None:
+def test_delta_table_that_a_user_made_and_filled_is_taken(tmp_path: Path) -> None:
     write_deltalake(str(tmp_path), rows(0, 1))
     write_deltalake(str(tmp_path), rows(1, 2), mode="overwrite")
     table = sink(tmp_path)
-    assert any("(WRITE)" in told for told in table.examine())
+    assert any("(WRITE)" in warning for warning in table.examine())
     assert put(table, 0)
     assert sink(tmp_path).examine() == []
 
 
-def test_commits_that_the_history_forgot_still_say_whose_a_table_is(tmp_path: Path) -> None:
-    unmarked(tmp_path, "p")
-    DeltaTable(str(tmp_path)).optimize.compact()
-    DeltaTable(str(tmp_path)).create_checkpoint()
-    for file in sorted((tmp_path / "_delta_log").glob("*.json"))[:-1]:
-        file.unlink()
-    with pytest.raises(ConfigError, match="belongs to pipeline 'p'"):
-        sink(tmp_path, "q").examine()
-    sink(tmp_path).examine()
-    assert settings(tmp_path)["sluice.pipeline"] == "p"
-
-
-def test_a_writer_that_never_looked_back_buries_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("writer", "rival", "fenced", "says"),
+    [
+        pytest.param("p:1", "p:1", False, "another driver committed batch 1", id="with-the-same-batch"),
+        pytest.param("p:redriven", "p:interval:a/b", True, "run 'march' committed", id="behind-a-fence"),
+    ],
+)
+def test_delta_rival_that_commits_in_the_last_moment_is_refused_the_batch(
+    tmp_path: Path, before_commits: Callable[..., None], writer: str, rival: str, fenced: bool, says: str
+) -> None:
     put(sink(tmp_path), 0)
-    DeltaTable(str(tmp_path)).delete("id = 3")
-    put(DeltaSink(str(tmp_path), "sluice:p:redriven"), 1)
-    (told,) = sink(tmp_path).examine()
-    assert "(DELETE)" in told
+    fence = Fence(sink(tmp_path).table_version(), lambda note: note.get("run") == "march") if fenced else None
+    before_commits(lambda: sink(tmp_path, rival).commit(NOTHING, SCHEMA, 1, {"run": "march"}))
+    with pytest.raises(LeaseHeldError, match=says):
+        put(sink(tmp_path, writer), 1, fence=fence)

@@ -1,4 +1,4 @@
-"""Tables that are kept open: always as they are now, and lent to one at a time."""
+"""Delta tables that are kept open: always as they are now, and lent to one at a time."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import os
 import random
 import shutil
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Field, Schema, Transaction
@@ -23,20 +25,10 @@ from sluice_spark.sinks.delta.statistics import files_of
 SCHEMA = Schema([Field(name, PrimitiveType("long")) for name in ("a", "b")])
 
 
-class Opened:
-    """Counts how often a log was read from its beginning."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-    def __call__(self, *args: Any, **more: Any) -> DeltaTable:
-        self.count += 1
-        return DeltaTable(*args, **more)
-
-
 @pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> Opened:
-    counted = Opened()
+def counted(monkeypatch: pytest.MonkeyPatch) -> mock.Mock:
+    """Count how often a log is read from its beginning."""
+    counted = mock.Mock(side_effect=DeltaTable)
     monkeypatch.setattr(opened, "DeltaTable", counted)
     return counted
 
@@ -59,17 +51,17 @@ def names(table: DeltaTable) -> list[str]:
     return sorted(files_of(table).column("path").to_pylist())
 
 
-def test_a_table_is_read_from_its_beginning_once(tmp_path: Path, counted: Opened) -> None:
+def test_open_delta_table_is_read_from_its_beginning_once(tmp_path: Path, counted: mock.Mock) -> None:
     path, tables = make(tmp_path / "t"), OpenTables()
     for number in range(5):
         assert tables.look(path).version() == number
         add(tables.look(path), f"f{number}", version=number)
         assert tables.look(path).transaction_version("app") == number
         assert names(tables.look(path)) == [f"f{n}" for n in range(number + 1)]
-    assert counted.count == 1
+    assert counted.call_count == 1
 
 
-def test_what_is_kept_open_is_the_same_as_what_is_opened(tmp_path: Path, counted: Opened) -> None:
+def test_open_delta_table_is_the_same_as_one_that_is_opened_now(tmp_path: Path, counted: mock.Mock) -> None:
     """Others add, remove, change properties, write checkpoints and clean up in between."""
     chance = random.Random(3)
     path, tables = make(tmp_path / "t", **{"delta.checkpointInterval": "7"}), OpenTables()
@@ -91,10 +83,10 @@ def test_what_is_kept_open_is_the_same_as_what_is_opened(tmp_path: Path, counted
             add(other, f"f{step}", *gone, version=step)
         if chance.random() < 0.7:
             assert state(tables.look(path)) == state(DeltaTable(path))
-    assert counted.count == 1
+    assert counted.call_count == 1
 
 
-def test_nobody_moves_a_table_that_somebody_decides_by(tmp_path: Path, counted: Opened) -> None:
+def test_open_delta_table_does_not_move_while_a_caller_holds_it(tmp_path: Path, counted: mock.Mock) -> None:
     path, tables = make(tmp_path / "t"), OpenTables()
     add(tables.look(path), "one")
     deciding = tables.look(path)
@@ -102,18 +94,16 @@ def test_nobody_moves_a_table_that_somebody_decides_by(tmp_path: Path, counted: 
     assert (tables.look(path).version(), deciding.version()) == (2, 1)
     with pytest.raises(CommitFailedError):
         add(deciding, "three")
-    assert counted.count == 2
+    assert counted.call_count == 2
     del deciding
-    assert (tables.look(path).version(), counted.count) == (2, 2)
+    assert (tables.look(path).version(), counted.call_count) == (2, 2)
 
 
-def test_threads_never_hold_the_same_table(tmp_path: Path) -> None:
-    path, tables = make(tmp_path / "t"), OpenTables()
-    held: set[int] = set()
-    twice: list[int] = []
-    lock = threading.Lock()
+def test_open_delta_table_is_lent_to_one_thread_at_a_time(tmp_path: Path) -> None:
+    path, tables, lock = make(tmp_path / "t"), OpenTables(), threading.Lock()
+    held, twice = set[int](), list[int]()
 
-    def look() -> None:
+    def look(_: int) -> None:
         for _ in range(30):
             table = tables.look(path)
             with lock:
@@ -124,15 +114,14 @@ def test_threads_never_hold_the_same_table(tmp_path: Path) -> None:
                 held.discard(id(table._table))
             del table
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(look, range(4)))
     assert twice == []
 
 
-def test_a_table_that_is_gone_replaced_or_taken_back_is_opened_again(tmp_path: Path, counted: Opened) -> None:
+def test_open_delta_table_that_is_gone_replaced_or_rolled_back_is_opened_again(
+    tmp_path: Path, counted: mock.Mock
+) -> None:
     path, tables = make(tmp_path / "t"), OpenTables()
     for name in ("one", "two"):
         add(tables.look(path), name)
@@ -153,7 +142,7 @@ def test_a_table_that_is_gone_replaced_or_taken_back_is_opened_again(tmp_path: P
     assert names(tables.look(path)) == ["another", "there"], "swapped"
 
 
-def test_a_table_whose_commits_were_cleaned_up_is_opened_again(tmp_path: Path, counted: Opened) -> None:
+def test_open_delta_table_whose_commits_were_cleaned_up_is_opened_again(tmp_path: Path, counted: mock.Mock) -> None:
     path, tables = make(tmp_path / "t"), OpenTables()
     add(tables.look(path), "one")
     assert tables.look(path).version() == 1
@@ -162,14 +151,14 @@ def test_a_table_whose_commits_were_cleaned_up_is_opened_again(tmp_path: Path, c
     for version in range(2):
         (tmp_path / "t/_delta_log" / f"{version:020}.json").unlink()
     assert names(tables.look(path)) == ["one", "two"]
-    assert counted.count == 2
+    assert counted.call_count == 2
 
 
-def test_only_so_many_are_kept(tmp_path: Path, counted: Opened) -> None:
+def test_open_delta_tables_are_limited_in_number(tmp_path: Path, counted: mock.Mock) -> None:
     tables = OpenTables(most=2)
     paths = [make(tmp_path / f"t{n}") for n in range(3)]
     for path in [*paths, *paths[1:]]:
         tables.look(path)
-    assert counted.count == 3
+    assert counted.call_count == 3
     tables.look(paths[0])
-    assert counted.count == 4
+    assert counted.call_count == 4

@@ -1,32 +1,29 @@
-"""What a table that others made wants of those who write it: told by name before anything is read, or kept."""
+"""Delta tables of others whose features and columns the sink refuses by name, or has to respect."""
 
 from __future__ import annotations
 
+import dataclasses
 import json
-from dataclasses import replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType
-from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, sink, staged
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
+from tests.fixtures.parquet import stage
+from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, settle, sink
 
 from sluice.errors import ConfigError
-from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.handle import UNWRITABLE
-from sluice_spark.sinks.delta.shape import _strict
-from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.staged import read_back
 
 
 def change(path: Path, *actions: dict[str, Any]) -> None:
-    """Commit what delta-rs has no function for."""
+    """Commit actions for which delta-rs has no function."""
     version = DeltaTable(str(path)).version() + 1
     lines = [*actions, {"commitInfo": {"timestamp": 1, "operation": "UPGRADE PROTOCOL", "operationParameters": {}}}]
     (path / f"_delta_log/{version:020}.json").write_text("\n".join(map(json.dumps, lines)))
@@ -39,114 +36,90 @@ def protocol(feature: str) -> dict[str, Any]:
     }
 
 
-def column(path: Path, name: str, **said: Any) -> None:
-    """Change what the table says of a column."""
+def column(path: Path, name: str, **keys: Any) -> None:
+    """Change the description of a column in the table's log."""
     texts = [file.read_text() for file in sorted((path / "_delta_log").glob("*.json"))]
     lines = [json.loads(line) for text in texts for line in text.splitlines()]
     metadata = [line["metaData"] for line in lines if "metaData" in line][-1]
     columns = json.loads(metadata["schemaString"])
-    next(field for field in columns["fields"] if field["name"] == name).update(said)
+    next(field for field in columns["fields"] if field["name"] == name).update(keys)
     change(path, {"metaData": {**metadata, "schemaString": json.dumps(columns)}})
 
 
-def without_id(path: Path, batch: int, first: int, last: int) -> Staged:
-    folder = f"batches/p-e1-{batch:06d}-0123456{batch}"
-    (path / folder).mkdir(parents=True)
-    made = rows(first, last)
-    pq.write_table(made.set_column(0, "id", pa.nulls(made.num_rows, pa.int64())), path / folder / "part.parquet")
-    return read_back(str(path), folder, offsets=True)
-
-
 @pytest.mark.parametrize("feature", sorted(UNWRITABLE))
-def test_a_feature_that_delta_rs_cannot_write_is_named_at_once(tmp_path: Path, feature: str) -> None:
+def test_delta_table_with_a_feature_that_delta_rs_cannot_write_is_refused(tmp_path: Path, feature: str) -> None:
     put(sink(tmp_path), 0)
     change(tmp_path, protocol(feature))
     with pytest.raises(ConfigError, match=f"features that delta-rs cannot write: {feature}") as caught:
         sink(tmp_path).check(SCHEMA)
     assert "DROP FEATURE" in caught.value.next_step
     with pytest.raises(CommitFailedError):  # once it can, the list is too long
-        DeltaTable(str(tmp_path)).alter.set_table_properties({"some": "thing"}, raise_if_not_exists=False)
+        settle(tmp_path, some="thing")
 
 
-def test_a_feature_that_nobody_knows_is_no_crowd(tmp_path: Path) -> None:
+def test_delta_commit_that_an_unknown_feature_refuses_is_not_tried_again(tmp_path: Path) -> None:
     """Others did not commit meanwhile, a hundred times."""
     DeltaTable.create(str(tmp_path / "theirs"), DeltaSchema.from_arrow(rows(0, 1).schema))
     change(tmp_path / "theirs", protocol("ofTheFuture"))
-    with pytest.raises(ConfigError, match=r"cannot write: .*ofTheFuture"):
-        sink(tmp_path / "theirs").examine()  # it belongs to nobody yet
     put(sink(tmp_path), 0)
-    files = staged(tmp_path, 1, 10, 20)
+    files = stage(tmp_path, 1, rows(10, 20))
     change(tmp_path, protocol("ofTheFuture"))
     table = sink(tmp_path)
     table.check(SCHEMA)
-    with pytest.raises(ConfigError, match=r"cannot write: .*ofTheFuture"):
-        table.commit(files, SCHEMA, 1, {"run": "r1"})
-    gone = Slice([OffsetRange("t", 0, 2, 5)])
-    with pytest.raises(ConfigError, match=r"cannot write: .*ofTheFuture"):
-        table.replace(gone, files, SCHEMA, 1, {"run": "r1"}, name="p-e1-000001")
+    attempts: list[Callable[[], object]] = [
+        sink(tmp_path / "theirs").examine,  # which would name its owner
+        lambda: table.commit(files, SCHEMA, 1, {"run": "r1"}),
+        lambda: replace(table, 2, 5, files),
+    ]
+    for attempt in attempts:
+        with pytest.raises(ConfigError, match=r"cannot write: .*ofTheFuture"):
+            attempt()
 
 
-def test_a_column_that_allows_no_nulls_gets_none(tmp_path: Path) -> None:
+@pytest.mark.parametrize("profiled", [True, False], ids=["profiled", "among-many-columns"])
+def test_delta_refuses_nulls_in_a_column_that_allows_none(tmp_path: Path, profiled: bool) -> None:
+    def staged(batch: int, count: int, **columns: Any) -> Staged:
+        made = stage(tmp_path, batch, rows(10, 10 + count, **columns))
+        bare = tuple(dataclasses.replace(file, columns={}) for file in made.files)
+        return made if profiled else dataclasses.replace(made, files=bare)
+
     put(sink(tmp_path), 0)
     column(tmp_path, "id", nullable=False)
     table = sink(tmp_path)
     table.check(SCHEMA)
     before = table.table_version()
     with pytest.raises(ConfigError, match="10 rows have no value in id, which allows no nulls") as caught:
-        table.commit(without_id(tmp_path, 1, 10, 20), SCHEMA, 1, {"run": "r1"})
+        table.commit(staged(1, 10, id=pa.nulls(10, pa.int64())), SCHEMA, 1, {"run": "r1"})
     assert "{name: has_id, not_null: {columns: [id]}}" in caught.value.next_step
-    gone = Slice([OffsetRange("t", 0, 2, 5)])
     with pytest.raises(ConfigError, match="3 rows have no value in id"):
-        table.replace(gone, without_id(tmp_path, 2, 2, 5), SCHEMA, 2, {"run": "r2"}, name="p-e1-000002")
+        replace(table, 2, 5, staged(2, 3, id=pa.nulls(3, pa.int64())))
     assert table.table_version() == before
-    assert put(table, 3)
+    assert table.commit(staged(3, 10), SCHEMA, 3, {"run": "r3"})
 
 
-def test_a_column_without_a_profile_gets_no_nulls_either(tmp_path: Path) -> None:
-    """Only the first columns of a wide table are profiled."""
-    put(sink(tmp_path), 0)
-    column(tmp_path, "id", nullable=False)
-    table = sink(tmp_path)
-    for made, refused in ((without_id(tmp_path, 1, 10, 20), True), (staged(tmp_path, 2, 20, 30), False)):
-        files = tuple(replace(file, columns={}) for file in made.files)
-        if refused:
-            with pytest.raises(ConfigError, match="10 rows have no value in id"):
-                table.commit(replace(made, files=files), SCHEMA, 1, {"run": "r1"})
-        else:
-            table.commit(replace(made, files=files), SCHEMA, 2, {"run": "r2"})
+NESTED = "allows no nulls: in nested columns"
 
 
 @pytest.mark.parametrize(
-    ("kind", "where"),
+    ("kind", "keys", "named"),
     [
-        (StructType().add("a", ArrayType(IntegerType()), nullable=False), ["a"]),
-        (StructType().add("a", ArrayType(IntegerType(), containsNull=False)), ["a, in its elements"]),
-        (StructType().add("o", StructType().add("x", IntegerType(), nullable=False)), ["o.x"]),
-        (StructType().add("m", MapType(StringType(), IntegerType(), valueContainsNull=False)), ["m, in its values"]),
-        (StructType().add("n", IntegerType(), nullable=False).add("a", ArrayType(IntegerType())), []),
+        (ArrayType(LongType()), {"nullable": False}, f"pipeline: id, {NESTED}"),
+        (ArrayType(LongType(), containsNull=False), {}, f"pipeline: id, in its elements, {NESTED}"),
+        (StructType().add("x", LongType(), nullable=False), {}, rf"pipeline: id\.x, {NESTED}"),
+        (MapType(StringType(), LongType(), valueContainsNull=False), {}, f"pipeline: id, in its values, {NESTED}"),
+        (LongType(), {"metadata": {"delta.generationExpression": "_offset + 1"}}, r"id is generated \(_offset \+ 1\)"),
+        (
+            LongType(),
+            {"metadata": {"delta.invariants": '{"expression": {"expression": "id < 5"}}'}},
+            r"id has an invariant \(.*id < 5",
+        ),
     ],
 )
-def test_nested_columns_that_allow_no_nulls_are_told(kind: StructType, where: list[str]) -> None:
-    assert list(_strict(kind)) == where
-
-
-def test_a_nested_column_that_allows_no_nulls_is_refused(tmp_path: Path) -> None:
+def test_delta_refuses_a_column_whose_conditions_staged_files_are_not_compared_with(
+    tmp_path: Path, kind: DataType, keys: dict[str, Any], named: str
+) -> None:
     put(sink(tmp_path), 0)
-    column(tmp_path, "id", nullable=False, type={"type": "array", "elementType": "long", "containsNull": True})
-    with pytest.raises(ConfigError, match="id, allows no nulls: in nested columns nobody would see to that") as caught:
+    column(tmp_path, "id", type=kind.jsonValue(), **keys)
+    with pytest.raises(ConfigError, match=named) as caught:
         sink(tmp_path).check(SCHEMA)
-    assert "DROP NOT NULL" in caught.value.next_step
-
-
-@pytest.mark.parametrize(
-    ("key", "value", "said"),
-    [
-        ("delta.generationExpression", "_offset + 1", r"id is generated \(_offset \+ 1\)"),
-        ("delta.invariants", '{"expression": {"expression": "id < 5"}}', r"id has an invariant \(.*id < 5"),
-    ],
-)
-def test_what_staged_files_are_not_compared_with_is_refused(tmp_path: Path, key: str, value: str, said: str) -> None:
-    put(sink(tmp_path), 0)
-    column(tmp_path, "id", metadata={key: value})
-    with pytest.raises(ConfigError, match=said):
-        sink(tmp_path).check(SCHEMA)
+    assert ("DROP NOT NULL" in caught.value.next_step) == (NESTED in named)

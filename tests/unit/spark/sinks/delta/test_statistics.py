@@ -1,4 +1,4 @@
-"""What a table's log shows of its files, and the setting that makes it show enough."""
+"""Statistics of a Delta table's files in its log, and the setting that makes them enough."""
 
 from __future__ import annotations
 
@@ -31,12 +31,9 @@ LIST, FIRST = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCol
 
 
 def schema_of(users: int, **more: Any) -> StructType:
+    own = {f"c{n:02d}": LongType() for n in range(users)}
     schema = StructType()
-    for n in range(users):
-        schema.add(f"c{n:02d}", LongType())
-    for name, kind in more.items():
-        schema.add(name, kind)
-    for name, kind in zip(NEEDED, KINDS, strict=True):
+    for name, kind in {**own, **more, **dict(zip(NEEDED, KINDS, strict=True))}.items():
         schema.add(name, kind)
     return schema
 
@@ -60,7 +57,7 @@ DARK = StructType().add("list", ArrayType(LongType())).add("flag", BooleanType()
 
 
 @pytest.mark.parametrize("users", [0, 20, 27, 28, 30, 32, 40, 60, 300])
-def test_our_columns_are_shown_however_many_columns_stand_before_them(tmp_path: Path, users: int) -> None:
+def test_delta_log_shows_metadata_columns_behind_any_number_of_others(tmp_path: Path, users: int) -> None:
     schema = schema_of(users)
     settings = settings_for(schema, [], {})
     assert (settings == {}) == (users <= 27), "a narrow table needs no setting"
@@ -84,23 +81,23 @@ def test_our_columns_are_shown_however_many_columns_stand_before_them(tmp_path: 
         {"list": ArrayType(LongType()), "map": MapType(StringType(), LongType()), "bin": BinaryType()},
         {"structs": ArrayType(STRUCT)},
     ],
-    ids=["awkward names", "a struct", "structs in structs", "a struct without statistics", "one in another", "lists",
-         "a list of structs"],
+    ids=["awkward-names", "struct", "structs-in-structs", "struct-without-statistics", "one-in-another", "lists",
+         "list-of-structs"],
 )  # fmt: skip
 @pytest.mark.parametrize("users", [0, 29, 40])
-def test_nested_columns_and_awkward_names_hide_nothing(tmp_path: Path, more: dict[str, Any], users: int) -> None:
+def test_delta_log_shows_metadata_columns_behind_nested_and_awkward_ones(
+    tmp_path: Path, more: dict[str, Any], users: int
+) -> None:
     schema = schema_of(users, **more)
     table = made(tmp_path / "t", schema, settings_for(schema, [], {}))
     assert hidden(table) == []
     assert files_of(table).column("max._run").to_pylist() == ["r"]
 
 
-def test_partition_columns_are_no_business_of_the_list(tmp_path: Path) -> None:
-    schema = schema_of(40)
-    by = ["c00", "_partition"]
+def test_delta_statistics_setting_leaves_partition_columns_out(tmp_path: Path) -> None:
+    schema, by = schema_of(40), ["c00", "_partition"]
     settings = settings_for(schema, by, {})
-    assert "c00" not in settings[LIST]
-    assert "_partition" not in settings[LIST]
+    assert all(name not in settings[LIST] for name in by)
     table = made(tmp_path / "t", schema, settings, by)
     assert hidden(table) == []
     where = Slice([OffsetRange("t", 1, 0, 9)], 0, 1 << 50)
@@ -120,7 +117,7 @@ def test_partition_columns_are_no_business_of_the_list(tmp_path: Path) -> None:
         ({FIRST: "64", LIST: "c01"}, {LIST: "c01,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
     ],
 )
-def test_what_a_user_set_is_kept_and_at_most_added_to(
+def test_delta_statistics_setting_of_a_user_is_kept_and_added_to(
     tmp_path: Path, theirs: dict[str, str], ours: dict[str, str]
 ) -> None:
     schema = schema_of(40)
