@@ -18,7 +18,7 @@ from sluice.delta.names import app_id
 __all__ = [
     "BEGIN", "COMPLETE", "FUTURE", "HOURLY", "MINUTE", "PANES", "SESSIONS", "SLIDING", "UPDATED", "Completed", "Held",
     "HeldSessions", "HeldUpdated", "Record", "Rows", "Sessions", "State", "Stream", "Updated", "event", "length",
-    "milliseconds", "minute", "rows_of",
+    "milliseconds", "minute", "rows_of", "stream_of",
 ]  # fmt: skip
 
 HOURLY: dict[str, Any] = {
@@ -304,3 +304,11 @@ class HeldSessions(Held, Sessions):
 
 class HeldUpdated(Held, Updated):
     """Windows with such a watermark that each batch updates."""
+
+
+def stream_of(sandbox: Sandbox, window: dict[str, Any], **keys: Any) -> Stream:
+    """Return the model of windows, whose pipeline file is written."""
+    kinds = {"update": Updated, "complete": Completed}
+    stream = (Sessions if "gap" in window else kinds.get(window.get("output", ""), Stream))(sandbox, window, **keys)
+    stream.configure()
+    return stream
