@@ -20,6 +20,7 @@ import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
 from tests.fixtures.expectations import expect
+from tests.fixtures.pipelines import KAFKA
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.delta.notes import note_of
@@ -46,6 +47,9 @@ ARROW = re.compile(r"part-[0-9a-f]{32}\.snappy\.parquet")
 LARGE: dict[str, Any] = {"kafka": {"max_records_per_batch": 500}, "quality": {"max_quarantined": 1}}
 
 
+Place = tuple[str, int, int]
+
+
 def ways(sandbox: Sandbox, path: str = "table") -> set[str]:
     """Return which paths wrote the files of a table."""
     table = sandbox.table(path)
@@ -66,176 +70,6 @@ def mixed(n: int) -> bytes | None:
     return None if n % 50 == 8 else good(n)
 
 
-def decodes(n: int) -> bool:
-    """Return whether a record of :func:`mixed` decodes."""
-    return n % 10 != 6 and n % 50 != 8
-
-
-# --- the same as the Spark path ------------------------------------------------------------------------------------
-
-
-@dataclass
-class Case:
-    """A pipeline, its records, and what they become: written, filtered and refused ones, these by rule and column.
-
-    Attributes
-    ----------
-    workers
-        Whether Spark's Python workers do the work, and not the driver.
-    ways
-        Which paths write files.
-    """
-
-    values: list[bytes | None]
-    written: int
-    refused: dict[tuple[str, str | None], int] = field(default_factory=dict)
-    filtered: int = 0
-    keys: dict[str, Any] = field(default_factory=dict)
-    workers: bool = True
-    ways: set[str] = field(default_factory=lambda: {"arrow"})
-    notes: list[str] = field(default_factory=list)
-
-
-def nested() -> list[bytes | None]:
-    """Return records with values of nested columns, some null and some left out."""
-    chance = random.Random(1)
-    lists = [None, [], [None], [{"q": 1, "r s": "s"}, {}]]
-
-    def record(n: int) -> bytes:
-        inner = {"x.y": chance.choice([None, "", "ü", "x" * 500]), "z": chance.choice(lists)}
-        made = {
-            "id": n,
-            "a.b": chance.choice([None, {}, inner]),
-            "l": chance.choice([None, [], [[1, 2], None, []]]),
-            "m": chance.choice([None, {}, {"k": 1.5, "": None}]),
-            "d": chance.choice([None, 1.25, -3]),
-            "é": chance.choice([None, "2024-02-29T01:02:03.123456Z"]),
-            "b": chance.choice([None, True, False]),
-        }
-        return json.dumps({k: v for k, v in made.items() if v is not None or chance.random() < 0.5}).encode()
-
-    return [record(n) for n in range(200)]
-
-
-NESTED = (
-    "id BIGINT, `a.b` STRUCT<`x.y`: STRING, z: ARRAY<STRUCT<q: INT, `r s`: STRING>>>, l ARRAY<ARRAY<BIGINT>>, "
-    "m MAP<STRING, DOUBLE>, d DECIMAL(10,2), nothing STRING, `é` TIMESTAMP, b BOOLEAN"
-)
-SUITE = [
-    expect("values_to_be_between", column="number", min_value=5),
-    expect("values_to_match_regex", column="name", regex="^name"),
-    {**expect("values_to_be_in_set", column="name", value_set=["name 7"]), "severity": "warning"},
-]
-RULES = [
-    {"name": "named", "not_null": {"columns": ["name"]}},
-    {"name": "small", "sql": {"passes": "id < 5 OR name = 'x' -- or so", "column": "id"}},
-]
-NAMED = ['{"id":1}', '{"id":1,"name":"a"}', '{"id":7,"name":"x"}', '{"id":7,"name":"b"}', '{"name":"c"}', '{"id":9}']
-LINES = [
-    b'%d,"a ""b"", %d",2026-01-31T12:00:00Z' % (n, n) if n % 3 else b"%d,,2026-01-31 12:00\n" % n for n in range(60)
-]
-METADATA = "_topic, _partition, _offset, _timestamp"
-MIXED = {("type", "id"): 30, ("null_value", None): 6}
-BETWEEN, REGEX = "expect_column_values_to_be_between", "expect_column_values_to_match_regex"
-PLACES = ["a", "b c", "", None, "é/ü", "50%=x?", "a", ".", "😀:'", "_"]
-OK = [True, False, None]
-DAYS = ["2026-01-31", None, "2026-02-01"]
-CASES = {
-    "small chunks in the driver": Case([*map(mixed, range(300))], 264, MIXED, workers=False, ways={"arrow", "spark"}),
-    "hot": Case(
-        [*map(mixed, range(300))], 264, MIXED, keys={"recovery": "hot"}, ways={"arrow", "spark"},
-        notes=["hot continued as replay: there is one executor, and a second copy needs two"],
-    ),
-    "wal": Case(
-        [*map(mixed, range(300))], 264, MIXED, keys={"recovery": "wal", "wal": {"keep": "36500d"}},
-        ways={"arrow", "spark"},
-    ),
-    "partitions": Case(
-        [json.dumps({"id": n, "name": PLACES[n % 10], "day": DAYS[n % 3], "ok": OK[n % 7 % 3]}).encode()
-         for n in range(60)],
-        60, keys={
-            "decode": {"json": {"schema": "id INT, name STRING, day DATE, ok BOOLEAN"}},
-            "sink": {"delta": {"path": "?", "partition_by": ["name", "day", "ok", "_partition"]}},
-        },
-    ),
-    "split by a suite": Case(
-        [json.dumps({"id": n, "name": "name" if n % 10 else "other\n", **({"more": n} if n % 3 else {})}).encode()
-         for n in range(300)],
-        266, {(BETWEEN, "number"): 5, (REGEX, "name"): 28}, 1,
-        {"transform": {"sql": "SELECT *, id AS number FROM source WHERE id <> 50"}, "rows": "filter",
-         "decode": {"json": {"schema": "id BIGINT, name STRING", "rescue": True}},
-         "quality": {"suite": "suite.json", "split": "critical", "max_quarantined": 1}},
-    ),
-    "row rules": Case([v.encode() for v in NAMED], 3, {("named", "name"): 2, ("small", "id"): 1}, 0, {"rules": RULES}),
-    "csv": Case(
-        [*LINES, b"id,name,at", b'"1', b"1,2", None], 60,
-        {("header", None): 1, ("csv", None): 1, ("fields", None): 1, ("null_value", None): 1}, 0,
-        {"decode": {"csv": {"schema": "id BIGINT NOT NULL, name STRING, at TIMESTAMP", "header": True}}},
-        ways={"arrow", "spark"},
-    ),
-    "nested columns": Case(nested(), 200, keys={"decode": {"json": {"schema": NESTED}}}),
-    "expressions under other names": Case(
-        [*map(good, range(10))], 9, {}, 1,
-        {"transform": {"sql": f"SELECT id * 1000 AS id, other AS name, name AS other, id > 4 AS Late, {METADATA} FROM "
-                              "source WHERE id <> 2"}, "rows": "filter",
-         "decode": {"json": {"schema": "id BIGINT, name STRING, other STRING"}}},
-        workers=False,
-    ),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", CASES)
-def test_arrow_path_writes_what_the_spark_path_writes(
-    sandbox: Sandbox, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    case = CASES[name]
-    if case.workers:
-        monkeypatch.setattr(shares, "_HERE", 0)
-    else:
-        monkeypatch.setattr(files, "_ROWS", 7)
-        monkeypatch.setattr(kafka_input, "_RECORDS", 5)
-    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": SUITE}))
-    sandbox.produce([(n % 2, b"k%d" % n, v, 1000 + n, [("h", b"1")] * (n % 3)) for n, v in enumerate(case.values)])
-    found = []
-    for engine in ("auto", "spark"):
-        sandbox.name += engine[0]
-        sink = {"delta": {**case.keys.get("sink", {}).get("delta", {}), "path": engine}}
-        sandbox.configure(**{**LARGE, **case.keys, "engine": engine, "sink": sink})
-        said = sandbox.run("r").stderr
-        rows = spark.read.format("delta").load(str(sandbox.home / engine)).drop("_run")
-        kept = sandbox.rows(f"{engine}_quarantine")
-        refused = [] if kept is None else kept.drop(["_run"]).to_pylist()
-        found.append((rows.dtypes, Counter(map(str, rows.collect())), Counter(map(str, refused))))
-        there = sandbox.offsets(engine) + sandbox.offsets(f"{engine}_quarantine")
-        assert len(there) == there.total() == len(case.values) - case.filtered
-        assert Counter((row["_errors"][0]["rule"], row["_errors"][0]["column"]) for row in refused) == case.refused
-        offsets = {offset: n for n, offset in enumerate(sandbox.produced)}
-        numbers = [offsets[row["_topic"], row["_partition"], row["_offset"]] for row in refused]
-        assert [row["value"] for row in refused] == [case.values[n] for n in numbers]
-        assert sandbox.account("r") == dict(
-            planned=len(case.values), written=case.written, filtered=case.filtered,
-            quarantined=sum(case.refused.values()), absent=0, lost=0,
-        )  # fmt: skip
-        assert ways(sandbox, engine) == (case.ways if engine == "auto" else {"spark"}), said
-        assert sandbox.ledger.run(sandbox.name, "r").notes == case.notes  # type: ignore[union-attr]
-        if "rescue" in str(case.keys):
-            rescued = sandbox.ledger.account(sandbox.name, "r")["rescued"]
-            assert rescued == {"records": 200, "fields": {"more": 200}}
-        assert not sandbox.never_committed(engine)
-        table = sandbox.table(engine)
-        assert table is not None
-        by = sink["delta"].get("partition_by", [])
-        assert {file.count("/") for file in table.get_add_actions()["path"].to_pylist()} == {2 + len(by)}
-        actions = table.get_add_actions(flatten=True)
-        assert sum(actions["num_records"].to_pylist()) == case.written
-        assert min(actions["min._offset"].to_pylist()) < 4
-        if case.keys.get("recovery") == "wal":
-            segments = [bool(ARROW.search(segment.path)) for segment in log_of(sandbox).segments()]
-            assert set(segments) == {engine == "auto"}
-            assert sum(segment.records for segment in log_of(sandbox).segments()) == len(case.values)
-    assert found[0] == found[1]
-
-
 def unreadable(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     """Let no range of partition 1 be read to its end: it breaks after the first chunk, or after the last."""
     read = KafkaRanges.read
@@ -251,38 +85,171 @@ def unreadable(monkeypatch: pytest.MonkeyPatch, after: str) -> None:
     monkeypatch.setattr(KafkaRanges, "read", broken)
 
 
-# --- what is in the topic ------------------------------------------------------------------------------------------
+# --- the same as the Spark path ------------------------------------------------------------------------------------
+
+WRITTEN, FILTERED = "", "filtered"
 
 
-@pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_arrow_path_counts_gaps_of_transactions_as_absent(sandbox: Sandbox, isolation: str) -> None:
-    sandbox.configure(kafka={"isolation_level": isolation, "max_records_per_batch": 100})
-    sandbox.feed(2)
-    sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(n)) for n in (1, 2, 3)], commit=False)
-    sandbox.topics.produce_transaction(sandbox.topic, [(1, None, good(n)) for n in (4, 5)], commit=True)
-    sandbox.topics.produce_transaction(sandbox.topic, [(1, None, good(6))], commit=False)
-    readable = 4 if isolation == "read_committed" else 8
-    sandbox.run("r")
-    assert ways(sandbox) == {"arrow"}
-    sandbox.assert_exact(isolation)
-    account = sandbox.account("r")
-    assert account == dict(planned=11, written=readable, filtered=0, quarantined=0, absent=11 - readable, lost=0)
+@dataclass
+class Case:
+    """A pipeline, and its records, each with what becomes of it: the rule and the column, if it is refused.
+
+    Attributes
+    ----------
+    workers
+        Whether Spark's Python workers do the work, and not the driver.
+    ways
+        Which paths write files.
+    """
+
+    records: list[tuple[bytes | None, str]]
+    keys: dict[str, Any] = field(default_factory=dict)
+    workers: bool = True
+    ways: set[str] = field(default_factory=lambda: {"arrow", "spark"})
+    notes: list[str] = field(default_factory=list)
+
+
+PLACES = ["a", "b c", "", None, "é/ü", "50%=x?", "a", ".", "😀:'", "_"]
+SUITE = [
+    expect("values_to_be_between", column="number", min_value=5),
+    expect("values_to_match_regex", column="name", regex="^name"),
+    {**expect("values_to_be_in_set", column="name", value_set=["name 7"]), "severity": "warning"},
+]
+RULES = [
+    {"name": "named", "not_null": {"columns": ["other"]}},
+    {"name": "small", "sql": {"passes": "id < 90 OR other = 'name 95' -- or so", "column": "id"}},
+]
+
+
+def of_many_columns(n: int, chance: random.Random) -> tuple[bytes | None, str]:
+    """Return a record with values of all kinds, some null and some left out, and what becomes of it."""
+    if n % 20 == 17 or n == 8:
+        return (b'{"id": "x"}', "type id") if n % 20 == 17 else (None, "null_value")
+    lists = [None, [], [None], [{"q": 1, "r s": "s"}, {}]]
+    inner = {"x.y": chance.choice([None, "", "ü", "x" * 500]), "z": chance.choice(lists)}
+    made = {
+        "id": n, "name": PLACES[n % 10], "other": {3: "odd\n", 11: None}.get(n % 20, f"name {n}"),
+        "day": ["2026-01-31", None, "2026-02-01"][n % 3], "b": [True, False, None][n % 7 % 3],
+        "a.b": chance.choice([None, {}, inner]), "l": chance.choice([None, [], [[1, 2], None, []]]),
+        "m": chance.choice([None, {}, {"k": 1.5, "": None}]), "d": chance.choice([None, 1.25, -3]),
+        "é": chance.choice([None, "2024-02-29T01:02:03.123456Z"]),
+    }  # fmt: skip
+    became = WRITTEN
+    if made["other"] is None:
+        became = "named other"
+    elif n >= 90 and n != 95:
+        became = "small id"
+    elif n == 50:
+        became = FILTERED
+    elif n < 5:
+        became = "expect_column_values_to_be_between number"
+    elif n % 20 == 3:
+        became = "expect_column_values_to_match_regex name"
+    more = {"more": n} if n % 3 and became in (WRITTEN, FILTERED) else {}
+    kept = {name: value for name, value in made.items() if value is not None or chance.random() < 0.5}
+    return json.dumps(kept | more).encode(), became
+
+
+MANY: dict[str, Any] = {
+    "decode": {"json": {"rescue": True, "schema": (
+        "id BIGINT, `a.b` STRUCT<`x.y`: STRING, z: ARRAY<STRUCT<q: INT, `r s`: STRING>>>, l ARRAY<ARRAY<BIGINT>>, "
+        "m MAP<STRING, DOUBLE>, d DECIMAL(10,2), nothing STRING, `é` TIMESTAMP, b BOOLEAN, name STRING, other STRING, "
+        "day DATE"
+    )}},
+    "transform": {"sql": (
+        "SELECT id * 1000 AS id, other AS name, name AS other, id > 4 AS Late, id AS number, `a.b`, l, m, d, nothing, "
+        "`é`, b, day, _rescued, _topic, _partition, _offset, _timestamp FROM source WHERE id <> 50"
+    )},
+    "rules": RULES, "rows": "filter", "quality": {"suite": "suite.json", "split": "critical", "max_quarantined": 1},
+    "sink": {"delta": {"path": "?", "partition_by": ["other", "day", "b", "_partition"]}}, "recovery": "hot",
+}  # fmt: skip
+LINES = [
+    b'%d,"a ""b"", %d",2026-01-31T12:00:00Z' % (n, n) if n % 3 else b"%d,,2026-01-31 12:00\n" % n for n in range(60)
+]
+CSV = {"csv": {"schema": "id BIGINT NOT NULL, name STRING, at TIMESTAMP", "header": True}}
+CHANCE = random.Random(1)
+CASES = {
+    "records that only Spark decodes, in small chunks in the driver": Case(
+        [(mixed(n), "type id" if n % 10 == 6 else "null_value" if n % 50 == 8 else WRITTEN) for n in range(300)],
+        workers=False,
+    ),
+    "many columns, rules and partitions": Case(
+        [of_many_columns(n, CHANCE) for n in range(100)], MANY, ways={"arrow"},
+        notes=["hot continued as replay: there is one executor, and a second copy needs two"],
+    ),
+    "CSV by way of the log": Case(
+        [*((line, WRITTEN) for line in LINES), (b"id,name,at", "header"), (b'"1', "csv"), (b"1,2", "fields"),
+         (None, "null_value")],
+        {"decode": CSV, "recovery": "wal", "wal": {"keep": "36500d"}},
+    ),
+}  # fmt: skip
+
+
+def places(rows: Sequence[dict[str, Any]]) -> list[Place]:
+    """Return where rows come from."""
+    return [(row["_topic"], row["_partition"], row["_offset"]) for row in rows]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_arrow_path_writes_what_the_spark_path_writes(
+    sandbox: Sandbox, spark: SparkSession, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    case = CASES[name]
+    if case.workers:
+        monkeypatch.setattr(shares, "_HERE", 0)
+    else:
+        monkeypatch.setattr(files, "_ROWS", 7)
+        monkeypatch.setattr(kafka_input, "_RECORDS", 5)
+    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": SUITE}))
+    values = [value for value, _ in case.records]
+    sandbox.produce([(n % 2, b"k%d" % n, v, 1000 + n, [("h", b"1")] * (n % 3)) for n, v in enumerate(values)])
+    given = dict(zip(sandbox.produced, case.records, strict=True))
+    counts = Counter(became for _, became in case.records)
+    found = []
+    for engine in ("auto", "spark"):
+        sandbox.name += engine[0]
+        sink = {"delta": {**case.keys.get("sink", {}).get("delta", {}), "path": engine}}
+        sandbox.configure(**{**LARGE, **case.keys, "engine": engine, "sink": sink})
+        said = sandbox.run("r").stderr
+        rows = spark.read.format("delta").load(str(sandbox.home / engine)).drop("_run")
+        refused = sandbox.rows(f"{engine}_quarantine").drop(["_run"]).to_pylist()  # type: ignore[union-attr]
+        found.append((rows.dtypes, Counter(map(str, rows.collect())), Counter(map(str, refused))))
+        why = [" ".join(filter(None, (row["_errors"][0]["rule"], row["_errors"][0]["column"]))) for row in refused]
+        wanted = Counter(place for place, (_, became) in given.items() if became not in (WRITTEN, FILTERED))
+        assert Counter(places(refused)) == wanted
+        assert [(row["value"], w) for row, w in zip(refused, why, strict=True)] == [given[p] for p in places(refused)]
+        assert sandbox.offsets(engine) == Counter(place for place, (_, became) in given.items() if became == WRITTEN)
+        assert sandbox.account("r") == dict(
+            planned=len(values), written=counts[WRITTEN], filtered=counts[FILTERED], quarantined=len(refused), absent=0,
+            lost=0,
+        )  # fmt: skip
+        assert ways(sandbox, engine) == (case.ways if engine == "auto" else {"spark"}), said
+        assert sandbox.ledger.run(sandbox.name, "r").notes == case.notes  # type: ignore[union-attr]
+        more = sum(b'"more"' in (value or b"") for value in values)
+        rescued = {"records": more, "fields": {"more": more}} if more else None
+        assert sandbox.ledger.account(sandbox.name, "r").get("rescued") == rescued
+        assert not sandbox.never_committed(engine)
+        actions = sandbox.table(engine).get_add_actions(flatten=True)  # type: ignore[union-attr]
+        assert {p.count("/") for p in actions["path"].to_pylist()} == {2 + len(sink["delta"].get("partition_by", []))}
+        assert sum(actions["num_records"].to_pylist()) == counts[WRITTEN]
+        assert min(actions["min._offset"].to_pylist()) < 4
+        if case.keys.get("recovery") == "wal":
+            segments = log_of(sandbox).segments()
+            assert {bool(ARROW.search(segment.path)) for segment in segments} == {engine == "auto"}
+            assert sum(segment.records for segment in segments) == len(values)
+    assert found[0] == found[1]
 
 
 def test_arrow_path_loses_what_overflows_alone_as_the_spark_path(sandbox: Sandbox) -> None:
-    keys: dict[str, Any] = {
-        "transform": {"sql": "SELECT *, id * 2 AS twice FROM source"},
-        "kafka": {"max_records_per_batch": 100},
-    }
-    sandbox.configure(**keys)
+    doubled = {"sql": "SELECT *, id * 2 AS twice FROM source"}
+    sandbox.configure(recovery="ignore_range", transform=doubled, kafka={"max_records_per_batch": 100})
     sandbox.feed(10)
     sandbox.produce([(0, None, b'{"id": 9223372036854775807, "name": "x"}')])
-    assert "ARITHMETIC_OVERFLOW" in sandbox.run("r", expect=1).message
-    assert sandbox.table() is None
-    sandbox.configure(recovery="ignore_range", **keys)
-    sandbox.run("again")
+    sandbox.run("r")
+    (lost,) = sandbox.ledger.lost(sandbox.name)
+    assert "ARITHMETIC_OVERFLOW" in lost.reason
     assert sandbox.sink() == Counter(sandbox.produced[:-1])
-    assert sandbox.account("again") == dict(planned=11, written=10, filtered=0, quarantined=0, absent=0, lost=1)
+    assert sandbox.account("r") == dict(planned=11, written=10, filtered=0, quarantined=0, absent=0, lost=1)
 
 
 def test_arrow_path_leaves_records_of_another_form_to_spark(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,9 +262,9 @@ def test_arrow_path_leaves_records_of_another_form_to_spark(sandbox: Sandbox, mo
     assert not sandbox.never_committed()
 
 
-@pytest.mark.parametrize("recovery", ["replay", pytest.param("ignore_range", marks=pytest.mark.long)])
-def test_arrow_path_takes_a_batch_without_offsets(sandbox: Sandbox, recovery: str) -> None:
-    sandbox.configure(recovery=recovery)
+@pytest.mark.long
+def test_arrow_path_takes_a_batch_without_offsets(sandbox: Sandbox) -> None:
+    sandbox.configure(recovery="ignore_range")
     assert "batch 0: 0 offsets in 0 partitions" in sandbox.run("r").stderr
     sandbox.feed(20)
     sandbox.run("s")
@@ -316,24 +283,21 @@ def test_arrow_path_leaves_a_range_that_cannot_be_read_to_spark_in_the_same_batc
     sandbox.run("r")
     sandbox.assert_exact()
     assert ways(sandbox) == {"arrow", "spark"}
-    table = sandbox.table()
-    assert table is not None
-    assert sum(note_of(commit) is not None for commit in table.history()) == 1  # one commit holds both
+    history = sandbox.table().history()  # type: ignore[union-attr]
+    assert sum(note_of(commit) is not None for commit in history) == 1  # one commit holds both
 
 
-@pytest.mark.parametrize("error", [MemoryError(), OSError("full\nmore")])
 def test_arrow_path_that_fails_is_left_for_the_rest_of_the_run(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, error: Exception
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def failed(tasks: Sequence[worker.Decoding], *_: Any) -> None:
         # a worker that is still there removes its file while the folder is removed, or comes after it
         shutil.rmtree(tasks[0].folder)
-        raise error
+        raise MemoryError
 
     monkeypatch.setattr(shares, "work", failed)
     sandbox.feed(20)
-    said = sandbox.run("r").stderr
-    assert said.count(f"goes on without it: {str(error).partition(chr(10))[0] or 'MemoryError'}") == 1
+    assert sandbox.run("r").stderr.count("goes on without it: MemoryError") == 1
     assert ways(sandbox) == {"spark"}
     sandbox.assert_exact()
 
@@ -385,6 +349,7 @@ def test_workers_name_the_cause_of_their_failure(spark: SparkSession) -> None:
         with pytest.raises(Exception, match=expected) as failure:
             spark.range(1).mapInArrow(process, "done STRING").collect()
         assert expected in shares.cause_of(failure.value)
+    assert shares.cause_of(OSError("full\nmore")) == "full"
 
 
 # --- by way of the write-ahead log ---------------------------------------------------------------------------------
@@ -483,7 +448,7 @@ def test_log_takes_from_spark_a_range_that_cannot_be_copied(sandbox: Sandbox, mo
 
 
 def test_log_that_both_paths_wrote_is_read_by_either(sandbox: Sandbox) -> None:
-    for number, engine in enumerate(("auto", "spark", "auto")):
+    for number, engine in enumerate(("spark", "auto")):
         sandbox.configure(
             engine=engine, recovery="wal", wal={"keep": "36500d"}, kafka={"max_records_per_batch": 20},
             quality={"max_quarantined": 1},
@@ -618,13 +583,8 @@ PIPELINES: list[tuple[dict[str, Any], str | None]] = [
 def test_which_pipelines_take_the_arrow_path(
     spark: SparkSession, tmp_path: Path, keys: dict[str, Any], why: str | None
 ) -> None:
-    spec: dict[str, Any] = {
-        "pipeline": "p",
-        "source": {"kafka": {"topics": ["t"]}},
-        "decode": {"json": {"schema": "id INT"}},
-        "sink": {"delta": {"path": "t"}},
-    }
-    (tmp_path / "p.yaml").write_text(json.dumps(spec | keys))
+    usual = {"decode": {"json": {"schema": "id INT"}}, "sink": {"delta": {"path": "t"}}}
+    (tmp_path / "p.yaml").write_text(json.dumps(KAFKA | usual | keys))
     for name, item in SUITES.items():
         (tmp_path / name).write_text(json.dumps({"name": "s", "expectations": [item]}))
     pipeline = load(tmp_path / "p.yaml")
