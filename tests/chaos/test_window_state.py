@@ -21,14 +21,13 @@ class Tiny(Stream):
     """Runs of one record of each partition, each later than those before: a batch, and one that closes."""
 
     def batches(self) -> Iterator[tuple[int, list[Record]]]:
-        """Yield the batches that there must be; Spark forgets the plans of old ones."""
+        # Spark forgets the plans of old ones
         for run in range(len(self.records) // 2):
             yield 2 * run, [record for p in (0, 1) if (record := self.records[p, run]) is not None]
             yield 2 * run + 1, []
 
 
 def shares_of(stream: Any) -> list[Path]:
-    """Return the folders of the state."""
     return sorted(folder for folder in (stream.checkpoint / "state" / "0").iterdir() if folder.name.isdigit())
 
 
@@ -67,6 +66,7 @@ def test_state_does_not_grow_with_the_number_of_runs(
     assert history["alarm"] is None
 
 
+@pytest.mark.long
 def test_state_that_only_grows_raises_an_alarm(sandbox: Sandbox) -> None:
     """Event time stands still, and each run brings new keys."""
     stream = Stream(sandbox, {**HOURLY, "size": "1s", "watermark": "0s"})

@@ -7,47 +7,28 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.models.windows import (
-    BEGIN,
-    COMPLETE,
-    HOURLY,
-    MINUTE,
-    PANES,
-    SESSIONS,
-    SLIDING,
-    Completed,
-    Sessions,
-    Stream,
-    Updated,
-    event,
-    length,
-    milliseconds,
-    rows_of,
-)
+from tests.chaos.cases import long
+from tests.chaos.commands import listed, said
+from tests.chaos.models import windows
+from tests.chaos.models.planned import BEGIN, EPOCH, MINUTE, milliseconds
+from tests.chaos.models.windows import HOURLY, PANES, SESSIONS, SLIDING, Stream, stream_of
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def of(sandbox: Sandbox, window: dict[str, Any], **keys: Any) -> Stream:
-    return (Sessions if "gap" in window else Stream)(sandbox, window, **keys)
-
 
 @pytest.mark.parametrize(
     "window",
-    [SLIDING, *(pytest.param(window, marks=pytest.mark.long) for window in (HOURLY, PANES, SESSIONS))],
+    [SLIDING, *long(HOURLY, PANES, SESSIONS)],
     ids=["sliding", "tumbling", "panes", "sessions"],
 )
 def test_open_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]) -> None:
-    stream = of(sandbox, window)
-    stream.configure()
+    stream = stream_of(sandbox, window)
     # the first watermark is that of 1970: Spark takes older records for late ones
     stream.feed(0, 90, 8, bad=True, also=[EPOCH - timedelta(hours=12), EPOCH - timedelta(minutes=5)])
     sandbox.run("first")
@@ -63,7 +44,7 @@ def test_open_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str,
     assert bool(partly) is ("slide" in window)
     said = stream.assert_open()
     assert stream.open()
-    delay = milliseconds(EPOCH + length(window["watermark"]))
+    delay = milliseconds(EPOCH + windows.length(window["watermark"]))
     assert all(w["closes_at"] == w["window_end"] + delay > said["watermark"] + delay for w in said["windows"])
     assert (said["shares"], said["definition"]["by"]) == (2, ["k"])
     *_, state = stream.model()
@@ -82,19 +63,19 @@ def test_open_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str,
         }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "point"),
     [
         (SLIDING, None),
-        *(pytest.param(window, "closing-planned", marks=pytest.mark.long) for window in (SLIDING, PANES, SESSIONS)),
+        *((window, "closing-planned") for window in (SLIDING, PANES, SESSIONS)),
     ],
     ids=["sliding", "sliding-killed", "panes-killed", "sessions-killed"],
 )
 def test_windows_of_a_resting_stream_are_flushed_once(
     sandbox: Sandbox, window: dict[str, Any], point: str | None
 ) -> None:
-    stream = of(sandbox, {**window, "flush": {"after": "1d"}})
-    stream.configure()
+    stream = stream_of(sandbox, {**window, "flush": {"after": "1d"}})
     stream.feed(0, 60, 6)
     sandbox.run("first")
     before = stream.held()
@@ -108,15 +89,15 @@ def test_windows_of_a_resting_stream_are_flushed_once(
     sandbox.run("flushes")
     rows, *_, state = stream.model()
     assert state
-    assert stream.held() == rows + rows_of(state)
+    assert stream.held() == rows + windows.rows_of(state)
     sandbox.run("again")
     assert sandbox.ledger.windows(sandbox.name, "again") == {}
     at = max(record[0] for record in stream.records.values() if record is not None)
-    sandbox.produce([(0, b"", event(at, "a", 1))])
+    sandbox.produce([(0, b"", windows.event(at, "a", 1))])
     sandbox.run("late")
     assert sandbox.ledger.windows(sandbox.name, "late")["late"] == 1
     assert sandbox.account("late")["filtered"] == 1
-    assert stream.held() == rows + rows_of(state)
+    assert stream.held() == rows + windows.rows_of(state)
     sandbox.assert_balanced()
 
 
@@ -133,8 +114,7 @@ def reset_plan(stream: Stream) -> None:
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_closing_batch_that_spark_never_planned_is_planned(sandbox: Sandbox, recovery: str) -> None:
     """By way of the log, Kafka may forget each record once it is landed; and other records are not cleaned."""
-    stream = Stream(sandbox, HOURLY, recovery=recovery)
-    stream.configure()
+    stream = stream_of(sandbox, HOURLY, recovery=recovery)
     stream.feed(0, 50, 4)
     if recovery == "wal":
         sandbox.run("dies first", kill_at="sink-committed")
@@ -152,9 +132,8 @@ def test_closing_batch_that_spark_never_planned_is_planned(sandbox: Sandbox, rec
     if recovery == "wal":
         sandbox.run("lands", kill_at="seal-recorded")
         sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
-        cleaned = sandbox.cli("clean", str(sandbox.file), "--older-than", "0s")
-        assert cleaned.returncode == 0, cleaned.stderr
-        assert len(sandbox.rows(f"logs/{sandbox.name}")) == 8, "what was applied was cleaned, and nothing else"
+        said(sandbox, "clean", "--older-than", "0s")
+        assert len(listed(sandbox, f"logs/{sandbox.name}")) == 8, "what was applied was cleaned, and nothing else"
         stream.configure(recovery="replay")
         assert "strategy wal" in sandbox.run("replay", expect=10).message
         stream.configure()
@@ -163,9 +142,9 @@ def test_closing_batch_that_spark_never_planned_is_planned(sandbox: Sandbox, rec
     assert stream.expected()[1], "late by the watermark of the closing batch"
 
 
+@pytest.mark.long
 def test_changed_window_is_refused_until_a_reset(sandbox: Sandbox) -> None:
-    stream = Stream(sandbox, HOURLY)
-    stream.configure()
+    stream = stream_of(sandbox, HOURLY)
     stream.feed(0, 100, 4)
     sandbox.run("first")
     stream.feed(0, 100, 4)
@@ -182,14 +161,13 @@ def test_changed_window_is_refused_until_a_reset(sandbox: Sandbox) -> None:
 
 @pytest.mark.long
 def test_complete_output_of_a_new_epoch_begins_empty(sandbox: Sandbox) -> None:
-    stream = Completed(sandbox, COMPLETE)
-    stream.configure()
+    stream = stream_of(sandbox, windows.COMPLETE)
     for first in (600, 500, 0):  # each is older than what came before
         stream.feed(first, first + 60, 6, bad=True)
         sandbox.run(f"from-{first}")
     stream.assert_exact()
     assert {w["closes_at"] for w in stream.assert_open()["windows"]} == {None}
-    assert sandbox.cli("reset", str(sandbox.file), "--reason", "x", "--yes").returncode == 0
+    said(sandbox, "reset", "--reason", "x", "--yes")
     sandbox.produce([(0, b"k", b"no record")])
     sandbox.run("nothing")
     assert stream.held() == Counter()
@@ -198,8 +176,7 @@ def test_complete_output_of_a_new_epoch_begins_empty(sandbox: Sandbox) -> None:
 
 @pytest.mark.long
 def test_values_of_open_windows_keep_their_type(sandbox: Sandbox) -> None:
-    stream = Stream(sandbox, {**HOURLY, "aggregates": {"n": "count(*)", "total": "size(collect_set(V))"}})
-    stream.configure()
+    stream = stream_of(sandbox, {**HOURLY, "aggregates": {"n": "count(*)", "total": "size(collect_set(V))"}})
     stream.feed(0, 50, 6)
     sandbox.run("first")
     other = {"json": {"schema": "at TIMESTAMP, k STRING, v BIGINT, more STRING"}}
@@ -214,14 +191,13 @@ def test_values_of_open_windows_keep_their_type(sandbox: Sandbox) -> None:
     for record in filter(None, stream.records.values()):
         if record[0] < BEGIN + 60 * MINUTE:
             values[record[1]].append(record[2])
-    held = {(row["k"], row["n"], row["total"]) for row in sandbox.rows().to_pylist()}  # type: ignore[union-attr]
+    held = {(row["k"], row["n"], row["total"]) for row in listed(sandbox)}
     assert held == {(k, len(found), len(set(found))) for k, found in values.items()}
 
 
 @pytest.mark.long
 def test_windows_are_updated_after_another_spark_rewrote_them(sandbox: Sandbox, spark: SparkSession) -> None:
-    stream = Updated(sandbox, {**HOURLY, "output": "update"})
-    stream.configure()
+    stream = stream_of(sandbox, {**HOURLY, "output": "update"})
     for run in ("first", "second"):
         stream.feed(0, 90, 8)
         sandbox.run(run)
@@ -254,8 +230,7 @@ def test_state_of_an_attempt_that_was_not_committed_is_dropped(sandbox: Sandbox)
 
 @pytest.mark.long
 def test_state_of_a_committed_batch_is_made_from_the_rows_that_were_counted(sandbox: Sandbox) -> None:
-    stream = Stream(sandbox, HOURLY)
-    stream.configure()
+    stream = stream_of(sandbox, HOURLY)
     stream.feed(0, 100, 4)
     sandbox.run("dies", kill_at="sink-committed")
     stream.configure(window={**HOURLY, "ahead": "2d"})
