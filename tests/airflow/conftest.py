@@ -305,7 +305,6 @@ def call_back(airflow_db: None) -> Callable[[Any, Path], None]:
     def call(run: Any, file: Path) -> None:
         with create_session() as session:
             known = session.get(DagRun, run.id)
-            assert known is not None
             last = max(known.get_task_instances(session=session), key=lambda ti: ti.end_date)
             request = known.produce_dag_callback(dag=None, success=False, relevant_ti=last, reason="task_failure")
         with (file.parent / "processor.log").open("wb") as log:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -61,8 +60,7 @@ def test_run_succeeds_with_and_without_a_logical_date(
     when = timezone.datetime(2026, 11, 2, 5) if dated else None
     run = dag.test(logical_date=when, run_after=timezone.utcnow())
     assert states(run) == dict.fromkeys(TASKS, "success")
-    call = spark.call(RUN)
-    assert call is not None
+    call = spark.calls[RUN]
     assert call["argv"][call["argv"].index("--run") + 1] == run.run_id
     assert run.logical_date == when
     ((uri, event),) = events()
@@ -83,7 +81,7 @@ def test_run_succeeds_with_and_without_a_logical_date(
 )
 def test_source_without_a_lag_is_not_waited_for(
     spark: FakeSpark,
-    dags_in: Callable[[Path], dict[str, DAG]],
+    dags_in: Any,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     source: dict[str, Any],
@@ -102,8 +100,7 @@ def test_source_without_a_lag_is_not_waited_for(
     spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=timezone.datetime(2026, 11, 2, 5) if dated else None, run_after=timezone.utcnow())
     assert states(run) == dict.fromkeys(TASKS[1:], "success")
-    call = spark.call(RUN)
-    assert call is not None
+    call = spark.calls[RUN]
     if needed is not None:
         assert json.loads(call["env"][variable_of(needed)])["password"] == SECRET
     assert SECRET not in json.dumps(call["argv"])
@@ -113,8 +110,7 @@ def test_run_without_validation_skips_the_verdict_and_still_accounts(dag: DAG, s
     spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=None, run_conf={"validate": False, "max_records_per_batch": 9})
     assert states(run) == dict.fromkeys(TASKS, "success") | {"validate": "skipped"}
-    call = spark.call(RUN)
-    assert call is not None
+    call = spark.calls[RUN]
     assert " ".join(call["argv"]).endswith("--max-records-per-batch 9 --no-validate")
     assert len(events()) == 1
 
@@ -127,8 +123,7 @@ def test_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
     conf = {"mode": "interval", "start": "2013-03-01T00:00:00Z", "end": "2013-04-01T00:00:00Z", "reason": "it's wrong"}
     run = dag.test(logical_date=None, run_conf=conf)
     assert set(states(run).values()) == {"success"}
-    call = spark.call(RUN)
-    assert call is not None
+    call = spark.calls[RUN]
     argv = call["argv"]
     assert argv[argv.index("--run") + 1] == f"{run.run_id}__interval"
     start = argv.index("--start")
@@ -176,7 +171,6 @@ def test_failure_that_a_retry_cannot_help_ends_the_run_at_the_first_try(dag: DAG
     (ingest,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
     assert (str(run.state), str(ingest.state), ingest.try_number, ingest.max_tries) == ("failed", "failed", 1, 3)
     row = Ledger.open().run("flights", run.run_id)
-    assert row is not None
     assert row.attempts == 1
     assert "in all: 5 planned, 5 written" in capfd.readouterr().out, "what it committed before it failed"
 
@@ -247,7 +241,7 @@ def test_driver_that_hangs_is_ended_by_the_execution_timeout_and_tried_again(
 
 
 def test_maintenance_dag_redrives_nothing_by_default_and_proves_the_account(
-    pipeline_file: Callable[..., Path], spark: FakeSpark, dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, spark: FakeSpark, dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account_for((0, 5))
     folder = pipeline_file("p", more="airflow: {maintenance: manual, retries: 0}\n").parent

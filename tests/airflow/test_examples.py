@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib
 import re
 import textwrap
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,7 +28,7 @@ def parts() -> dict[str, str]:
 
 @pytest.fixture
 def examples(
-    pipeline_file: Callable[..., Path], dags_in: Any, spark: FakeSpark, backlog: Any, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, dags_in: Any, spark: FakeSpark, backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> dict[str, DAG]:
     """All of them, with the two pipelines that they name, the fake spark-submit and a broker that has a little."""
     pipeline_file("refunds")

@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from airflow.dag_processing.dagbag import DagBag
@@ -43,7 +43,7 @@ FRESH = 'freshness: {max_age: 2h, cron: "0 7 * * *", timezone: Europe/Berlin}'
     ],
 )
 def test_bad_file_is_one_import_error_and_takes_no_other_dag_down(
-    pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, token: str
+    pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, token: str
 ) -> None:
     pipeline_file("good")
     monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("bad", more=more).parent))
@@ -59,7 +59,7 @@ def test_bad_file_is_one_import_error_and_takes_no_other_dag_down(
     assert token in what
 
 
-def test_parsing_a_dag_twice_makes_no_new_version_of_it(pipeline_file: Callable[..., Path]) -> None:
+def test_parsing_a_dag_twice_makes_no_new_version_of_it(pipeline_file: Any) -> None:
     more = (
         'schedule: {cron: "@daily"}\n'
         "airflow: {tags: [a, b, c], access_control: {A: [can_read, can_edit], B: [can_read]},"
@@ -89,9 +89,7 @@ def test_parsing_a_dag_twice_makes_no_new_version_of_it(pipeline_file: Callable[
 
 
 @pytest.mark.parametrize("second", ["second.yaml", "finance/first.yaml"])
-def test_second_file_of_a_pipeline_name_makes_no_dag_and_is_refused(
-    pipeline_file: Callable[..., Path], second: str
-) -> None:
+def test_second_file_of_a_pipeline_name_makes_no_dag_and_is_refused(pipeline_file: Any, second: str) -> None:
     first = pipeline_file("first")
     (first.parent / "finance").mkdir()
     (first.parent / "finance" / "bad.yaml").write_text("nonsense")  # it makes no DAG: whoever uses it gets the error
@@ -104,7 +102,7 @@ def test_second_file_of_a_pipeline_name_makes_no_dag_and_is_refused(
     assert "first.yaml already" in caught.value.what
 
 
-def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:
+def test_all_bad_files_are_named(pipeline_file: Any) -> None:
     pipeline_file("one", more="x: 1\n")
     pipeline_file("bad", more='airflow: {maintenance: "every sunday"}\n')
     two = pipeline_file("two")
@@ -114,9 +112,7 @@ def test_all_bad_files_are_named(pipeline_file: Callable[..., Path]) -> None:
     assert build_all(two.parent) == {}
 
 
-def test_task_process_builds_only_its_own_dag(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_task_process_builds_only_its_own_dag(pipeline_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     pipeline_file("other", more="schedule: on_lag\n")
     folder = pipeline_file(more=f"airflow: {{maintenance: manual, {FRESH}}}\n").parent
     known = {"demo", "demo.maintenance", "demo.freshness", "other"}
@@ -129,7 +125,7 @@ def test_task_process_builds_only_its_own_dag(
 # --- schedules -------------------------------------------------------------------------------------------------------
 
 
-def test_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Callable[..., Path]) -> None:
+def test_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Any) -> None:
     file = pipeline_file(more="schedule: on_lag\n")
     (asset,) = build_dag(file).timetable.asset_condition.objects
     assert asset.uri == "x-sluice://demo/lag"
@@ -142,7 +138,7 @@ def test_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Callable
     assert (kwargs["poll_interval"], kwargs["retry_after"], LagWatcher(**kwargs).retry_after) == (4, 20, 20)
 
 
-def test_pipeline_on_cron_is_a_dag_on_a_timetable(pipeline_file: Callable[..., Path]) -> None:
+def test_pipeline_on_cron_is_a_dag_on_a_timetable(pipeline_file: Any) -> None:
     hourly = build_dag(pipeline_file(more='schedule: {cron: "5 * * * *", timezone: Europe/Berlin}\n'))
     assert (hourly.timetable.expression, str(hourly.timetable.timezone)) == ("5 * * * *", "Europe/Berlin")
 
@@ -150,7 +146,7 @@ def test_pipeline_on_cron_is_a_dag_on_a_timetable(pipeline_file: Callable[..., P
 @pytest.mark.parametrize(
     "schedule", ["none", "on_lag", '{cron: "5 * * * *", timezone: Europe/Berlin}'], ids=["none", "on_lag", "cron"]
 )
-def test_doc_of_a_dag(pipeline_file: Callable[..., Path], golden: Golden, schedule: str) -> None:
+def test_doc_of_a_dag(pipeline_file: Any, golden: Golden, schedule: str) -> None:
     more = f"schedule: {schedule}\n" + ("rows: aggregate\n" if schedule == "none" else "")
     golden("airflow", str(build_dag(pipeline_file(more=more)).doc_md))
 
@@ -158,7 +154,7 @@ def test_doc_of_a_dag(pipeline_file: Callable[..., Path], golden: Golden, schedu
 # --- the form --------------------------------------------------------------------------------------------------------
 
 
-def test_trigger_form_has_types_and_the_values_of_the_file(pipeline_file: Callable[..., Path]) -> None:
+def test_trigger_form_has_types_and_the_values_of_the_file(pipeline_file: Any) -> None:
     params = build_dag(pipeline_file()).params
     assert params.dump() == {
         "mode": "auto", "start": None, "end": None, "reason": None,
@@ -190,7 +186,7 @@ WINDOW = "window: {time: _timestamp, size: 1h, watermark: 1h, aggregates: {n: co
     ids=["stateless", "windows", "sessions", "complete", "aggregate"],
 )
 def test_trigger_form_offers_intervals_where_the_pipeline_has_some(
-    pipeline_file: Callable[..., Path], more: str, intervals: str | None
+    pipeline_file: Any, more: str, intervals: str | None
 ) -> None:
     params = build_dag(pipeline_file(more=more)).params
     mode = params.get_param("mode").schema
@@ -203,7 +199,7 @@ def test_trigger_form_offers_intervals_where_the_pipeline_has_some(
 
 
 def test_file_sets_how_its_dags_look_run_and_alert(
-    pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "alerts.py").write_text("def page(context):\n    pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -252,7 +248,7 @@ airflow:
     assert {t.execution_timeout for t in plain.tasks} == {timedelta(hours=12)}
 
 
-def test_file_chooses_the_steps_of_its_maintenance_dag(pipeline_file: Callable[..., Path], golden: Golden) -> None:
+def test_file_chooses_the_steps_of_its_maintenance_dag(pipeline_file: Any, golden: Golden) -> None:
     pipeline_file("by_hand", more="airflow: {maintenance: manual}\n")
     asked = "airflow: {maintenance: manual, maintenance_steps: [audit, compact, vacuum]}\n"
     dags = build_all(pipeline_file("p", more=asked).parent)
@@ -273,7 +269,7 @@ def test_file_chooses_the_steps_of_its_maintenance_dag(pipeline_file: Callable[.
     ],
 )
 def test_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, more: str, environment: str, drivers: int,
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch, more: str, environment: str, drivers: int,
     pool: str,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("SLUICE_POOL", environment)
@@ -287,13 +283,13 @@ def test_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
 @pytest.mark.parametrize(
     ("setting", "token"), [("max_drivers: 0", "max_drivers"), ("execution_timeout: 0s", "execution_timeout")]
 )
-def test_limits_of_nothing_are_refused(pipeline_file: Callable[..., Path], setting: str, token: str) -> None:
+def test_limits_of_nothing_are_refused(pipeline_file: Any, setting: str, token: str) -> None:
     with pytest.raises(ConfigError, match=token):
         load(pipeline_file(more=f"airflow: {{{setting}}}\n"))
 
 
 def test_callback_that_cannot_be_called_is_refused(
-    pipeline_file: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mistakes.py").write_text("page = 'me'\n")
     monkeypatch.syspath_prepend(str(tmp_path))

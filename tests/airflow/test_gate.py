@@ -6,7 +6,6 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,19 +40,19 @@ SETTINGS = KafkaSettings("broker:9092", {})
     ],
 )
 def test_argument_stands_in_for_the_limit_of_the_file(
-    pipeline_file: Callable[..., Path], instead: dict[str, Any], limits: Limits
+    pipeline_file: Any, instead: dict[str, Any], limits: Limits
 ) -> None:
     assert gate.limits_of(load(pipeline_file()), instead) == limits
 
 
 @pytest.mark.parametrize("wrong", [{"max_records": -1}, {"max_age": "soon"}, {"match": "some"}, {"max_recrods": 1}])
-def test_wrong_limit_is_a_configuration_error(pipeline_file: Callable[..., Path], wrong: dict[str, Any]) -> None:
+def test_wrong_limit_is_a_configuration_error(pipeline_file: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         gate.limits_of(load(pipeline_file()), wrong)
 
 
 def test_look_takes_limits_home_and_ledger_from_their_owners(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
 
@@ -84,7 +83,7 @@ def waiting(records: int, age: float, **more: Any) -> Backlog:
     ],
 )
 def test_freshness_fails_for_a_record_too_old_or_an_answer_missing(
-    pipeline_file: Callable[..., Path], context: Any, backlog: Any, found: Backlog, age: Any, tokens: tuple[str, ...]
+    pipeline_file: Any, context: Any, backlog: Any, found: Backlog, age: Any, tokens: tuple[str, ...]
 ) -> None:
     backlog(found)
     operator = FreshnessOperator(task_id="fresh", pipeline=str(pipeline_file()), max_age=timedelta(hours=2))
@@ -123,7 +122,7 @@ def arrived(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], set[str]]]
 
 
 def test_look_sends_the_lag_and_nothing_where_it_is_unknown(
-    pipeline_file: Callable[..., Path], arrived: Callable[[], set[str]], monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, arrived: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, waits = str(pipeline_file()), {"airflow.sluice.lag.demo:7|g", "airflow.sluice.lag_age.demo:0|g"}
     for module in ("gate", "triggers.lag_watcher"):
@@ -137,9 +136,7 @@ def test_look_sends_the_lag_and_nothing_where_it_is_unknown(
     assert arrived() == set()
 
 
-def test_run_sends_its_written_records_verdict_and_losses_once(
-    dag: DAG, spark: FakeSpark, arrived: Callable[[], set[str]]
-) -> None:
+def test_run_sends_its_written_records_verdict_and_losses_once(dag: DAG, spark: FakeSpark, arrived: Any) -> None:
     spark.plan("bounded_run.py", written=[12], verdict="warned")
     account_for((100, 103), part="lost", pipeline="flights", run="earlier")
     dag.test(logical_date=None)

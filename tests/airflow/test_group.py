@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,7 +44,7 @@ with DAG("two", schedule=None, params=of(load("orders")), default_args={{"retrie
 
 @pytest.fixture
 def two(
-    pipeline_file: Callable[..., Path],
+    pipeline_file: Any,
     dags_in: Any,
     spark: FakeSpark,
     backlog: Any,
@@ -119,7 +118,7 @@ def test_next_step_names_the_task_by_its_id_in_the_dag(two: DAG, context: Any) -
         assert "'back.ingest'" in caught.value.next_step
 
 
-def test_dag_of_a_file_has_the_tasks_of_a_group(pipeline_file: Callable[..., Path]) -> None:
+def test_dag_of_a_file_has_the_tasks_of_a_group(pipeline_file: Any) -> None:
     dag = build_dag(pipeline_file())
     assert dag.task_ids == TASKS
     with DAG("mine", schedule=None):
@@ -132,7 +131,7 @@ def test_dag_of_a_file_has_the_tasks_of_a_group(pipeline_file: Callable[..., Pat
         assert mine.upstream_task_ids == theirs.upstream_task_ids
 
 
-def test_group_takes_the_nearest_setting(pipeline_file: Callable[..., Path]) -> None:
+def test_group_takes_the_nearest_setting(pipeline_file: Any) -> None:
     file = pipeline_file(more="airflow: {owner: team, retries: 7, pool: mine}\n")
     outer = {"owner": "dag", "queue": "far", "retries": 1, "execution_timeout": timedelta(hours=1)}
     with DAG("mine", schedule=None, default_args=outer), TaskGroup("outside", default_args={"queue": "near"}):
@@ -145,7 +144,7 @@ def test_group_takes_the_nearest_setting(pipeline_file: Callable[..., Path]) -> 
     assert (group.ingest.pool, group.account.pool) == ("mine", "default_pool")
 
 
-def test_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Callable[..., Path]) -> None:
+def test_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Any) -> None:
     file = pipeline_file()
     with DAG("mine", schedule=None):
         SluiceTaskGroup(file)
@@ -158,7 +157,7 @@ def test_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Callab
                 SluiceTaskGroup(file, group_id=f"no_{len(same)}", run_id=same)
 
 
-def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Callable[..., Path], context: Any) -> None:
+def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Any, context: Any) -> None:
     from jinja2 import Environment
 
     file = pipeline_file()
@@ -178,7 +177,7 @@ def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Callable[...,
 
 
 def test_group_refers_to_a_file_below_the_folder_by_its_name(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = pipeline_file()
     assert reference_of(load(file)) == str(file)

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +54,7 @@ def sent(file: Path, spark: FakeSpark, folder: Path) -> dict[str, dict[str, Any]
 
 
 def test_events_of_a_run_have_its_offsets_its_table_and_each_expectation(
-    pipeline_file: Callable[..., Path], spark: FakeSpark, home: Path, tmp_path: Path
+    pipeline_file: Any, spark: FakeSpark, home: Path, tmp_path: Path
 ) -> None:
     for _ in range(3):
         write_deltalake(str(home / "demo"), pa.table({"a": [1]}), mode="append")
@@ -83,9 +82,7 @@ def test_events_of_a_run_have_its_offsets_its_table_and_each_expectation(
     ]
 
 
-def test_data_set_of_each_sink_has_the_name_of_its_server(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_data_set_of_each_sink_has_the_name_of_its_server(pipeline_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     from sluice.pipeline import load
     from sluice_airflow.lineage import _sink
 
@@ -105,9 +102,7 @@ def test_data_set_of_each_sink_has_the_name_of_its_server(
         assert _sink(load(file)) == {"namespace": namespace, "name": name}
 
 
-def test_run_that_is_not_planned_names_its_topic_and_each_of_its_sinks(
-    pipeline_file: Callable[..., Path], home: Path
-) -> None:
+def test_run_that_is_not_planned_names_its_topic_and_each_of_its_sinks(pipeline_file: Any, home: Path) -> None:
     from sluice.pipeline import load
     from sluice_airflow.lineage import of_ingest
 

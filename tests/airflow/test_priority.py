@@ -20,7 +20,7 @@ FIRST = timezone.datetime(2013, 3, 1)
 
 @pytest.fixture
 def queued(
-    pipeline_file: Callable[..., Path], dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], list[str]]:
     """Let the scheduler fill the one free place for ``ingest``: a day of a backfill runs, more and a live run wait."""
     from airflow.jobs.job import Job
@@ -64,19 +64,17 @@ def queued(
     return fill
 
 
-def test_scheduler_gives_a_free_place_to_a_live_run_before_a_backfill(queued: Callable[[str], list[str]]) -> None:
+def test_scheduler_gives_a_free_place_to_a_live_run_before_a_backfill(queued: Any) -> None:
     assert queued("mixed") == ["scheduled__2026-11-02T00:00:00+00:00"]
 
 
-def test_scheduler_prefers_the_oldest_run_without_the_rule(
-    queued: Callable[[str], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_scheduler_prefers_the_oldest_run_without_the_rule(queued: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice_airflow.group.weight_rule", lambda: None)
     assert queued("plain") == ["backfill__2013-03-02T00:00:00+00:00"], "should it ever not, the rule may go"
 
 
 def test_dags_are_built_without_the_rule_where_no_plugin_names_it(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def rules(dag: DAG) -> set[bool]:
         return {isinstance(task.weight_rule, priority.LiveFirst) for task in dag.tasks}

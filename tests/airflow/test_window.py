@@ -41,7 +41,6 @@ def test_run_that_is_no_backfill_means_everything_available_now(kind: str | None
 
 def test_backfill_means_its_interval_and_has_a_run_of_its_own_in_the_ledger() -> None:
     window = run_window(asked("backfill", MARCH, mode="auto", reason=" a fix "), pipeline())
-    assert window.interval is not None
     assert (window.run_id, window.interval.key, window.reason) == ("backfill__1__interval", KEY, "a fix")
     assert run_window(asked("backfill", MARCH, mode="available_now"), pipeline()).interval is None
 
@@ -50,7 +49,6 @@ def test_backfill_means_its_interval_and_has_a_run_of_its_own_in_the_ledger() ->
 def test_manual_run_means_the_interval_of_its_params(mode: str | None) -> None:
     context = asked("manual", None, mode=mode, start="2013-03-01T00:00:00Z", end="2013-04-01T01:00:00+01:00")
     window = run_window(context, pipeline())
-    assert window.interval is not None
     assert (window.run_id, window.interval.key) == ("manual__1__interval", KEY)
     assert run_window(context, pipeline(), "named").run_id == "named__interval"
 

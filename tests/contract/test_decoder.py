@@ -175,7 +175,6 @@ def test_registry_without_an_answer_ends_the_run_with_20_and_refuses_no_record(
         decoded(spark, spec, records)
     assert classify(failed.value, lambda: None).exit_code is ExitCode.SOURCE_UNREACHABLE
     plan = plan_for(spark, spec)
-    assert plan is not None
     with pytest.raises(SluiceError) as caught:
         plan.decoder.decode([r.value for r in records], [])
     assert caught.value.exit_code is ExitCode.SOURCE_UNREACHABLE
@@ -186,7 +185,6 @@ def test_arrow_decoders_travel_to_a_process_without_spark(spark: SparkSession, t
     for name in ("json", "csv", "avro", "protobuf", "text", "bytes"):
         spec, records, _ = FORMATS[name].sound(["l", "s", "value"])
         plan = plan_for(spark, spec)
-        assert plan is not None
         values = [r.value for r in records]
         jobs.append((plan.decoder, values, [b"k"] * len(values) if plan.decoder.keyed else []))
     expected = [decoder.decode(values, keys).columns.to_pylist() for decoder, values, keys in jobs]  # they are used

@@ -180,7 +180,6 @@ def test_hot_holds_what_an_operator_passes_at_once_and_its_records_once_they_are
     passed, source, reasons = spark.read.parquet(str(tmp_path / "passed")), Held(frame), list[str]()
     every = [OffsetRange("t", 3, 0, 3)]
     with STRATEGIES[Recovery.HOT].hold_let_out(passed, source, reasons.append) as held:  # type: ignore[arg-type]
-        assert held.frame is not None
         assert held.frame.storageLevel == StorageLevel.MEMORY_AND_DISK_2
         shutil.rmtree(tmp_path / "passed")
         assert held.frame.count() == held.source.read(every).count() == 3

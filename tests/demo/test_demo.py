@@ -195,7 +195,6 @@ def test_second_demo_finds_everything_there_and_down_ends_it_all(stack: Stack, f
 
     airflow = stack.airflow
     broker = Broker(stack.home / "kafka", port=stack.kafka_port)
-    assert airflow.process is not None
     family = [airflow.process.pid, *(p.pid for p in airflow.process.children(recursive=True)), broker.pid]
     assert stack.run("down").returncode == 0
     left = [p for p in family if p and psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE]

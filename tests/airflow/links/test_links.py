@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -37,7 +36,7 @@ INDEX = "quality/demo/gx/uncommitted/data_docs/local_site/index.html"
     ],
 )
 def test_page_link_opens_the_run_below_airflows_address(
-    pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, base: str, page: str, docs: str
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch, base: str, page: str, docs: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW__API__BASE_URL", base)
     assert page_at("orders") == f"{page}?pipeline=orders"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ ARGUMENTS: dict[type, dict[str, Any]] = {
 
 
 @pytest.fixture
-def make(pipeline_file: Callable[..., Path], spark: FakeSpark) -> Callable[..., Any]:
+def make(pipeline_file: Any, spark: FakeSpark) -> Callable[..., Any]:
     """Make an operator of ``p``."""
     file = pipeline_file("p")
 

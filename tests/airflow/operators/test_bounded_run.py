@@ -34,8 +34,7 @@ RUN, VALIDATE = "bounded_run.py", "validate_sink.py"
 
 
 def argv_of(spark: FakeSpark, main: str = RUN) -> list[str]:
-    call = spark.call(main)
-    assert call is not None
+    call = spark.calls[main]
     argv: list[str] = call["argv"]
     return argv
 
@@ -101,8 +100,7 @@ def test_bounded_run_passes_secrets_in_the_environment_only(
     operator, file = make(BoundedRunOperator), pipeline_file("p")
     file.write_text(file.read_text().replace("{delta: {path: p}}", "{postgres: {table: p}}"))
     account = operator.execute(context())
-    call = spark.call(RUN)
-    assert call is not None
+    call = spark.calls[RUN]
     assert json.loads(call["env"]["AIRFLOW_CONN_POSTGRES_DEFAULT"]) == secret
     assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
     captured = capfd.readouterr()

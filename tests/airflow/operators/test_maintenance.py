@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -100,8 +99,7 @@ def test_repair_operator_hands_the_application_its_arguments_and_no_secret(
         assert found["run"] == operator.run_id
         assert found.get("still_lost", 7) == 7
     main = f"{kind.__name__.removesuffix('Operator').lower()}.py"
-    call = spark.call(main)
-    assert call is not None
+    call = spark.calls[main]
     argv = call["argv"]
     (start,) = (n for n, word in enumerate(argv) if word.endswith(main))
     assert argv[start + 1] == "--pipeline"
@@ -212,7 +210,7 @@ with DAG("closing", schedule=None, params={{"why": "retention", "former": "old"}
 
 
 def test_dag_adopts_a_pipeline_and_acknowledges_its_losses_by_templates(
-    pipeline_file: Callable[..., Path], renamed: None, dags_in: Any, make: Any, tmp_path: Path, context: Any
+    pipeline_file: Any, renamed: None, dags_in: Any, make: Any, tmp_path: Path, context: Any
 ) -> None:
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "closing.py").write_text(DAG_FILE.format(file=str(pipeline_file("p"))))
@@ -276,8 +274,7 @@ def test_audit_operator_compares_windows_by_spark(
         assert "sluice audit p --deep --windows --json" in caught.value.next_step
     else:
         assert operator.execute(context()) == {"balanced": True, "problems": 0, "lost": 0}
-    call = spark.call("audit_windows.py")
-    assert call is not None
+    call = spark.calls["audit_windows.py"]
     assert "spark.sql.shuffle.partitions=3" in call["argv"]
     assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
     assert SECRET not in " ".join(call["argv"])
@@ -289,8 +286,7 @@ def test_reset_operator_keeps_state_if_asked(make: Any, pipeline_file: Any, spar
     account_for((0, 5))
     with pytest.raises(AirflowSkipException):
         operator.execute(context())
-    call = spark.call("reset.py")
-    assert call is not None
+    call = spark.calls["reset.py"]
     assert "--rebuild-state" in call["argv"]
 
 

@@ -53,7 +53,6 @@ def test_pipeline_is_found_by_name_below_the_folder_and_costs_one_file(folder: P
     assert Files().named("orders") is not None
     assert parsed == ["orders"]
     found = Files().named("refunds")
-    assert found is not None
     assert found.file == folder / "finance" / "refunds.yaml"
 
 

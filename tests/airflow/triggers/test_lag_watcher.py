@@ -7,7 +7,6 @@ import json
 import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -86,7 +85,7 @@ def events(
     return asyncio.run(collect())
 
 
-def test_watcher_survives_serialization_as_the_same_trigger(pipeline_file: Callable[..., Path]) -> None:
+def test_watcher_survives_serialization_as_the_same_trigger(pipeline_file: Any) -> None:
     path, values = LagWatcher(pipeline=str(pipeline_file()), dag_id="demo", kafka_conn_id="kafka_default").serialize()
     again = import_string(path)(**values)
     assert again.serialize() == (path, values)
@@ -178,9 +177,7 @@ async def until(condition: Callable[[], Any]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_watchers_of_one_connection_share_one_look(
-    airflow: Airflow, kafka: Kafka, pipeline_file: Callable[..., Path]
-) -> None:
+def test_watchers_of_one_connection_share_one_look(airflow: Airflow, kafka: Kafka, pipeline_file: Any) -> None:
     names = ["one", "two", "three"]
     watchers = {n: airflow.watcher(str(pipeline_file(n))) for n in names}
     fired: list[str] = []
@@ -227,7 +224,7 @@ def test_watcher_of_another_connection_or_interval_looks_for_itself(airflow: Air
 
 
 def test_watcher_outlives_a_missing_connection(
-    airflow: Airflow, kafka: Kafka, pipeline_file: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    airflow: Airflow, kafka: Kafka, pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watcher = airflow.watcher(str(pipeline_file()), kafka_conn_id="kafka_later")
     kafka.ends = {"demo": 11}
@@ -244,7 +241,7 @@ def test_watcher_outlives_a_missing_connection(
     asyncio.run(watcher.cleanup())
 
 
-def test_slow_broker_lets_each_pipeline_have_its_turn(kafka: Kafka, pipeline_file: Callable[..., Path]) -> None:
+def test_slow_broker_lets_each_pipeline_have_its_turn(kafka: Kafka, pipeline_file: Any) -> None:
     lookout, files = module._Lookout(1.0), sorted(str(pipeline_file(n)) for n in ("one", "two", "three"))
     settings: Any = object()
     in_turn = [list(lookout.look(files, settings, seconds=0)) for _ in range(4)]
@@ -253,7 +250,7 @@ def test_slow_broker_lets_each_pipeline_have_its_turn(kafka: Kafka, pipeline_fil
     assert len(kafka.clients) == 1
 
 
-def test_new_credentials_make_a_new_client(kafka: Kafka, pipeline_file: Callable[..., Path]) -> None:
+def test_new_credentials_make_a_new_client(kafka: Kafka, pipeline_file: Any) -> None:
     lookout, file = module._Lookout(1.0), str(pipeline_file())
     for settings in ("old", "old", "new"):
         lookout.look([file], settings, seconds=1)  # type: ignore[arg-type]

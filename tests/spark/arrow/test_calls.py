@@ -43,7 +43,6 @@ def configure(sandbox: Sandbox, function: str, engine: str, **keys: Any) -> None
 def written_by(sandbox: Sandbox) -> set[str]:
     """Return which path wrote the table's files."""
     table = sandbox.table()
-    assert table is not None
     return {"spark" if "-c000" in uri else "arrow" for uri in table.file_uris()}
 
 
@@ -52,7 +51,6 @@ def test_arrow_function_may_add_columns_and_leave_out_rows(sandbox: Sandbox, eng
     sandbox.feed(40, bad_every=10)
     said = sandbox.run("r").stderr
     rows = sandbox.rows()
-    assert rows is not None
     assert written_by(sandbox) == {"spark" if engine == "spark" else "arrow"}, said
     assert set(rows.column("size").to_pylist()) == {6, 7}
     kept = Counter(o for o in sandbox.produced if o[2] % 4 != 3)
@@ -99,7 +97,6 @@ def test_arrow_function_has_types_of_spark_and_days_before_1900_are_written_by_s
     sandbox.run("r")
     sandbox.assert_exact()
     rows = sandbox.rows()
-    assert rows is not None
     assert sorted(rows.column("name").to_pylist()) == [f"name {n}" for n in range(5)]
     assert written_by(sandbox) == {way}
 

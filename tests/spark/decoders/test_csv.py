@@ -172,7 +172,6 @@ def test_csv_cells_are_decoded_alike_on_both_paths(spark: SparkSession, config: 
             cells[n] = odd
             values.append(sep.join(cells).encode())
     found = decoded(spark, {"csv": {"schema": DDL} | config}, [*values, *(made(chance, config) for _ in range(1500))])
-    assert found.kept is not None
     assert len(found.kept) > 200
     if not config:
         plain = [",".join(choices[k % len(choices)] for choices in PLAIN.values()).encode() for k in range(20)]

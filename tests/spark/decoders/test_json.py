@@ -301,7 +301,6 @@ def test_json_record_is_what_python_reads_or_is_refused(spark: SparkSession, ddl
             pytest.fail(f"{record!r} became {outcome}")
         assert outcome == expected, record
     assert taken > least
-    assert found.kept is not None
     assert len(found.kept) > least
 
 

@@ -107,5 +107,4 @@ def test_rescued_fields_are_the_same_on_both_paths(spark: SparkSession, ddl: str
         ("{" + ",".join(f'"n{n}":{n}' for n in range(900)) + "}").encode(),
     ]  # fmt: skip
     found = decoded(spark, {"json": {"schema": ddl, "rescue": True}}, [*values, *(made(chance) for _ in range(700))])
-    assert found.kept is not None
     assert len(found.kept) > 400

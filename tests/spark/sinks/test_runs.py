@@ -66,7 +66,6 @@ def test_run_into_a_sink_gives_the_rows_of_a_delta_table_and_is_judged(
     beside.configure(**keys, sink={"delta": {"path": "beside"}})
     beside.run("live")
     table = beside.rows("beside")
-    assert table is not None
     theirs, ours = (sorted(rows, key=lambda row: row["_offset"]) for rows in (table.to_pylist(), box.rows_of_sink()))
     assert [row | {"_run": ""} for row in ours] == [row | {"_run": ""} for row in theirs]
     assert [row["s"] for row in ours] == [RECORDS[0]["s"], "", None]

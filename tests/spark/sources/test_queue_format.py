@@ -71,8 +71,6 @@ def test_queue_format_reads_each_message_once_and_reports_removed_ones(
         server.add(stream, [b"%d" % n for n in range(5)])
     script = [sys.executable, "-c", _SCRIPT, str(tmp_path), json.dumps(options)]
     process = subprocess.Popen(script, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
 
     def asked(command: dict[str, Any]) -> str:
         process.stdin.write(json.dumps(command) + "\n")

@@ -164,7 +164,6 @@ def at_once(spark: SparkSession, shape: Window, rows: DataFrame) -> DataFrame:
     """Return all windows of rows that are no stream."""
     how, schema = decompose(spark, shape, SCHEMA), windows_of(rows, shape).schema
     ends = let_out(shape, 0, int(BEGIN.timestamp() + 10**6) * 1000)
-    assert ends is not None
     return windows_from(panes_of(rows, shape, how), None, shape, how, ends, schema)
 
 
