@@ -1,4 +1,4 @@
-"""Checkpoints, made by hand in Spark's layout."""
+"""Checkpoints: positions, clocks, notes of Sluice's own, and files that a power cut emptied."""
 
 from __future__ import annotations
 
@@ -7,83 +7,41 @@ import os
 from pathlib import Path
 
 import pytest
+from tests.fixtures.books import span
+from tests.fixtures.checkpoints import commit, written
 
 from sluice.errors import CheckpointError
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint, Clock
-
-META = '{"batchWatermarkMs":0,"batchTimestampMs":1,"conf":{}}'
-
-
-def write(root: Path, *, planned: dict[int, object], committed: list[int], initial: object = None) -> Checkpoint:
-    for folder in ("offsets", "commits", "sources/0"):
-        (root / folder).mkdir(parents=True)
-    for batch, positions in planned.items():
-        (root / f"offsets/{batch}").write_text(f"v1\n{META}\n{json.dumps(positions)}")
-        (root / f"offsets/.{batch}.crc").write_bytes(b"crc")
-    for batch in committed:
-        (root / f"commits/{batch}").write_text('v1\n{"nextBatchWatermarkMs":0}')
-    if initial is not None:
-        (root / "sources/0/0").write_bytes(b"\0v1\n" + json.dumps(initial).encode())
-    return Checkpoint(str(root))
 
 
 @pytest.mark.parametrize(
     ("planned", "committed", "initial", "positions", "open_batch", "ranges"),
     [
         pytest.param(
-            {0: {"t": {"0": 5, "1": 2}}, 1: {"t": {"0": 9, "1": 2}}},
-            [0],
-            {"t": {"0": 1, "1": 0}},
-            {"t": {0: 5, 1: 2}},
-            1,
-            {0: [OffsetRange("t", 0, 1, 5), OffsetRange("t", 1, 0, 2)], 1: [OffsetRange("t", 0, 5, 9)]},
-            id="last-committed-batch",
+            {0: {"t": {"0": 5, "1": 2}}, 1: {"t": {"0": 9, "1": 2}}}, [0], {"t": {"0": 1, "1": 0}},
+            {"t": {0: 5, 1: 2}}, 1, {0: [span(1, 5), span(0, 2, 1)], 1: [span(5, 9)]}, id="last-committed-batch",
         ),
         pytest.param(
-            {0: {"t": {"0": 8}}},
-            [],
-            {"t": {"0": 3}},
-            {"t": {0: 3}},
-            0,
-            {0: [OffsetRange("t", 0, 3, 8)]},
-            id="before-the-first-commit",
+            {0: {"t": {"0": 8}}}, [], {"t": {"0": 3}}, {"t": {0: 3}}, 0, {0: [span(3, 8)]}, id="before-a-commit"
         ),
         pytest.param(
-            {n: {"t": {"0": n}} for n in range(8, 12)},
-            [8, 9, 10, 11],
-            {},
-            {"t": {0: 11}},
-            None,
-            {},
+            {n: {"t": {"0": n}} for n in range(8, 12)}, [8, 9, 10, 11], {}, {"t": {0: 11}}, None, {},
             id="numbers-are-no-strings",
         ),
         pytest.param(
-            {0: {"t": {"0": 4}}, 1: {"t": {"0": 4, "1": 3}, "u": {"0": 1}}},
-            [0],
-            {},
-            {"t": {0: 4}},
-            1,
-            {1: [OffsetRange("t", 1, 0, 3), OffsetRange("u", 0, 0, 1)]},
-            id="new-partition-begins-at-zero",
+            {0: {"t": {"0": 4}}, 1: {"t": {"0": 4, "1": 3}, "u": {"0": 1}}}, [0], {}, {"t": {0: 4}}, 1,
+            {1: [span(0, 3, 1), OffsetRange("u", 0, 0, 1)]}, id="new-partition-begins-at-zero",
         ),
     ],
-)
+)  # fmt: skip
 def test_checkpoint_positions_are_those_of_the_last_committed_batch(
-    tmp_path: Path,
-    planned: dict[int, object],
-    committed: list[int],
-    initial: object,
-    positions: object,
-    open_batch: int | None,
-    ranges: dict[int, list[OffsetRange]],
-) -> None:
-    checkpoint = write(tmp_path, planned=planned, committed=committed, initial=initial)
-    assert (checkpoint.positions(), checkpoint.open_batch(), checkpoint.planned()) == (
-        positions,
-        open_batch,
-        [*planned],
-    )
+    tmp_path: Path, planned: dict[int, object], committed: list[int], initial: object,
+    positions: object, open_batch: int | None, ranges: dict[int, list[OffsetRange]],
+) -> None:  # fmt: skip
+    checkpoint = written(tmp_path, planned, committed, initial=initial)
+    assert (checkpoint.positions(), checkpoint.open_batch()) == (positions, open_batch)
+    assert checkpoint.planned() == [*planned]
     assert {batch: checkpoint.ranges_of(batch) for batch in ranges} == ranges
     missing = Checkpoint(str(tmp_path / "none"))
     assert (missing.planned(), missing.committed(), missing.open_batch(), missing.initial()) == ([], [], None, None)
@@ -91,15 +49,15 @@ def test_checkpoint_positions_are_those_of_the_last_committed_batch(
 
 
 def test_checkpoint_is_read_again_each_time(tmp_path: Path) -> None:
-    checkpoint = write(tmp_path, planned={0: {"t": {"0": 4}}}, committed=[], initial={})
+    checkpoint = written(tmp_path, {0: {"t": {"0": 4}}}, initial={})
     assert checkpoint.committed() == []
-    (tmp_path / "commits/0").write_text("v1\n{}")
+    commit(tmp_path, 0, 0)
     assert checkpoint.committed() == [0]
 
 
-@pytest.mark.parametrize("damage", ["", "v1", f"v1\n{META}", f"v1\n{META}\n-", f'v1\n{META}\n{{"t": 5}}', "\0\0\0"])
-def test_damaged_offsets_file_is_named(tmp_path: Path, damage: str) -> None:
-    checkpoint = write(tmp_path, planned={0: {}}, committed=[0], initial={})
+@pytest.mark.parametrize("damage", ["", "v1", "v1\n{}", "v1\n{}\n-", 'v1\n{}\n{"t": 5}', "\0\0\0"])
+def test_checkpoint_with_a_damaged_offsets_file_names_it(tmp_path: Path, damage: str) -> None:
+    checkpoint = written(tmp_path, {0: {}}, [0], initial={})
     (tmp_path / "offsets/0").write_text(damage)
     with pytest.raises(CheckpointError, match="offsets/0") as caught:
         checkpoint.positions()
@@ -108,19 +66,26 @@ def test_damaged_offsets_file_is_named(tmp_path: Path, damage: str) -> None:
 
 def test_checkpoint_that_lacks_a_plan_or_its_beginning_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
-        write(tmp_path / "plan", planned={}, committed=[3], initial={"t": {"0": 0}}).positions()
-    checkpoint = write(tmp_path / "first", planned={}, committed=[], initial={})
+        written(tmp_path / "plan", committed=[3], initial={"t": {"0": 0}}).positions()
+    checkpoint = written(tmp_path / "first", initial={})
     (tmp_path / "first/sources/0/0").write_text("")
     with pytest.raises(CheckpointError, match="sources/0/0"):
         checkpoint.positions()
 
 
-def held_up_to(root: Path, planned: int, committed: int) -> Checkpoint:
-    root.mkdir(parents=True, exist_ok=True)
+# --- power cuts ----------------------------------------------------------------------------------------------------
+
+
+def held_up_to(root: Path, planned: int, committed: int, state: int = 0) -> Checkpoint:
+    """Write a checkpoint of so many batches, and so many versions of the state of two shares."""
+    checkpoint = written(root, {n: {"t": {"0": n}} for n in range(planned)}, range(committed), initial={})
     (root / "metadata").write_text('{"id":"1"}')
-    return write(
-        root, planned={n: {"t": {"0": n}} for n in range(planned)}, committed=list(range(committed)), initial={}
-    )
+    for folder in (root / "state/0/0", root / "state/0/1"):
+        for version in range(1, state + 1):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{version}.changelog").write_text("v")
+            (folder / f".{version}.changelog.crc").write_text("c")
+    return checkpoint
 
 
 @pytest.mark.parametrize("nothing", [b"", bytes(512)], ids=["empty", "zeros"])
@@ -128,7 +93,7 @@ def held_up_to(root: Path, planned: int, committed: int) -> Checkpoint:
     ("planned", "committed", "held", "emptied", "goes"),
     [
         (3, 2, 1, "offsets/2", True),
-        (3, 2, 2, "offsets/2", False),  # a table holds what was planned there
+        (3, 2, 2, "offsets/2", False),  # a table holds the records that were planned there
         (3, 3, 2, "offsets/2", False),  # and Spark, too
         (3, 2, 1, "offsets/1", False),
         (3, 2, 1, "commits/1", True),
@@ -139,7 +104,7 @@ def held_up_to(root: Path, planned: int, committed: int) -> Checkpoint:
         (1, 0, -1, "sources/0/0", False),
     ],
 )
-def test_file_emptied_by_a_power_cut_goes_if_nothing_rests_on_it(
+def test_mend_removes_an_emptied_file_if_nothing_rests_on_it(
     tmp_path: Path, planned: int, committed: int, held: int, emptied: str, goes: bool, nothing: bytes
 ) -> None:
     checkpoint = held_up_to(tmp_path, planned, committed)
@@ -151,32 +116,22 @@ def test_file_emptied_by_a_power_cut_goes_if_nothing_rests_on_it(
     assert checkpoint.mend(held) == []
 
 
-def with_state(root: Path, versions: int) -> None:
-    for share in "01":
-        folder = root / "state" / "0" / share
-        folder.mkdir(parents=True)
-        for version in range(1, versions + 1):
-            (folder / f"{version}.changelog").write_text("v")
-            (folder / f".{version}.changelog.crc").write_text("c")
-
-
 @pytest.mark.parametrize(
     ("planned", "committed", "held", "emptied", "torn", "goes"),
     [
         (2, 2, 1, [2], [2], ["commits/1"]),
         (3, 2, 1, [2], [2], ["offsets/2", "commits/1"]),
-        (3, 2, 2, [2], [2], []),  # Spark would go on with the plan of what a table holds
+        (3, 2, 2, [2], [2], []),  # Spark would go on with the plan of records that a table holds
         (2, 2, 0, [2], [2], []),  # the table was rolled back
         (3, 3, 2, [2, 3], [2, 3], []),  # the state would have to be made from two batches
         (3, 2, 1, [3], [], []),  # of a batch that is not committed: its state goes when it is read again
         (2, 2, 1, [], [], []),
     ],
 )
-def test_state_emptied_by_a_power_cut_is_made_again(
+def test_mend_lets_spark_read_the_batch_of_emptied_state_again(
     tmp_path: Path, planned: int, committed: int, held: int, emptied: list[int], torn: list[int], goes: list[str]
 ) -> None:
-    checkpoint = held_up_to(tmp_path, planned, committed)
-    with_state(tmp_path, planned)
+    checkpoint = held_up_to(tmp_path, planned, committed, state=planned)
     for version in emptied:
         (tmp_path / f"state/0/1/{version}.changelog").write_text("")
     assert checkpoint.torn_state() == torn
@@ -192,56 +147,30 @@ def test_state_emptied_by_a_power_cut_is_made_again(
 
 
 @pytest.mark.parametrize("nothing", [b"", bytes(4096)], ids=["empty", "zeros"])
-def test_state_rests_on_its_last_snapshot(tmp_path: Path, nothing: bytes) -> None:
-    checkpoint = held_up_to(tmp_path, 3, 3)
-    with_state(tmp_path, 3)
+def test_state_is_torn_until_each_share_has_a_newer_snapshot(tmp_path: Path, nothing: bytes) -> None:
+    checkpoint = held_up_to(tmp_path, 3, 3, state=3)
     for share in "01":
         (tmp_path / f"state/0/{share}/2.changelog").write_bytes(nothing)
     assert checkpoint.torn_state() == [2]
-    (tmp_path / "state/0/0/2.zip").write_text("z")
-    assert checkpoint.torn_state() == [2]
-    (tmp_path / "state/0/1/2.zip").write_bytes(nothing)
-    assert checkpoint.torn_state() == [2]
-    (tmp_path / "state/0/1/3.zip").write_text("z")
-    assert checkpoint.torn_state() == []
+    for snapshot, content, torn in (("0/2.zip", b"z", [2]), ("1/2.zip", nothing, [2]), ("1/3.zip", b"z", [])):
+        (tmp_path / "state/0" / snapshot).write_bytes(content)
+        assert checkpoint.torn_state() == torn
 
 
 @pytest.mark.parametrize("committed", [0, 1])
-def test_empty_description_of_the_state_goes_until_a_batch_is_committed(tmp_path: Path, committed: int) -> None:
+def test_mend_removes_an_empty_description_of_the_state_until_a_batch_is_committed(
+    tmp_path: Path, committed: int
+) -> None:
     checkpoint = held_up_to(tmp_path, 1, committed)
-    described = [tmp_path / "state/0/_metadata/metadata", tmp_path / "state/0/0/_metadata/schema"]
-    for file in described:
+    texts = {"_metadata/metadata": "", "0/_metadata/schema": "", "1/_metadata/schema": "v2"}
+    for name, text in texts.items():
+        file = tmp_path / "state/0" / name
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("")
+        file.write_text(text)
         (file.parent / f".{file.name}.crc").write_text("")
-    whole = tmp_path / "state/0/1/_metadata/schema"
-    whole.parent.mkdir(parents=True)
-    whole.write_text("v2")
     assert len(checkpoint.mend(0)) == (0 if committed else 2)
-    assert [file.exists() for file in described] == [bool(committed)] * 2
-    assert whole.exists()
+    assert [(tmp_path / "state/0" / name).exists() for name in texts] == [bool(committed)] * 2 + [True]
     assert checkpoint.mend(0) == []
-
-
-def test_files_that_a_batch_rests_on_are_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = tmp_path / "checkpoints/p/epoch-1"
-    root.mkdir(parents=True)
-    checkpoint = held_up_to(root, 12, 11)
-    with_state(root, 12)
-    for name in ("state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"):
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_text("x")
-    synced = set()
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(Path(os.readlink(f"/proc/self/fd/{handle}"))))
-    checkpoint.sync(11)
-    needed = ["offsets/11", "commits/10", "state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"]
-    needed += [f"state/0/{share}/{name}" for share in "01" for name in ("12.changelog", ".12.changelog.crc")]
-    assert {root / name for name in needed} <= synced
-    assert {folder for name in needed for folder in (root / name).parents if folder.is_relative_to(tmp_path)} - {
-        tmp_path
-    } <= synced
-    assert root / "state/0/0/9.changelog" not in synced, "it is on the disk since batch 8"
-    Checkpoint("memory://nowhere").sync(1)  # objects appear as a whole
 
 
 def test_mend_leaves_a_whole_checkpoint_and_removes_leftovers_of_its_first_plan(tmp_path: Path) -> None:
@@ -256,18 +185,50 @@ def test_mend_leaves_a_whole_checkpoint_and_removes_leftovers_of_its_first_plan(
     assert [f.name for f in (tmp_path / "fresh" / "offsets").iterdir()] == ["kept"]
 
 
+def test_sync_writes_the_files_that_a_batch_rests_on_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "checkpoints/p/epoch-1"
+    checkpoint = held_up_to(root, 12, 11, state=12)
+    for name in ("state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"):
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text("x")
+    synced = set()
+    monkeypatch.setattr(os, "fsync", lambda handle: synced.add(Path(os.readlink(f"/proc/self/fd/{handle}"))))
+    checkpoint.sync(11)
+    needed = ["offsets/11", "commits/10", "state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"]
+    needed += [f"state/0/{share}/{name}" for share in "01" for name in ("12.changelog", ".12.changelog.crc")]
+    files = {root / name for name in needed}
+    folders = {folder for file in files for folder in file.parents if folder.is_relative_to(tmp_path)} - {tmp_path}
+    assert files | folders <= synced
+    assert root / "state/0/0/9.changelog" not in synced, "it is on the disk since batch 8"
+    Checkpoint("memory://nowhere").sync(1)  # objects appear as a whole
+
+
+def test_state_of_one_batch_can_be_dropped(tmp_path: Path) -> None:
+    folders = [tmp_path / "state/0/0", tmp_path / "state/0/1"]
+    for folder in folders:
+        folder.mkdir(parents=True)
+        for name in ("3.changelog", "4.changelog", ".4.changelog.crc", "4.zip", "14.changelog", "44.zip"):
+            (folder / name).touch()
+    checkpoint = Checkpoint(str(tmp_path))
+    assert checkpoint.drop_state(3)
+    for folder in folders:
+        assert {file.name for file in folder.iterdir()} == {"3.changelog", "14.changelog", "44.zip"}
+    assert not checkpoint.drop_state(3)
+    assert not Checkpoint(str(tmp_path / "other")).drop_state(0)
+
+
+# --- windows -------------------------------------------------------------------------------------------------------
+
+
 def clocked(root: Path, watermarks: list[int], committed: dict[int, int]) -> Checkpoint:
-    """Make a checkpoint of a pipeline with windows: the watermark of each plan, and the next one of each commit."""
-    checkpoint = write(root, planned={n: {"t": {"0": n + 1}} for n in range(len(watermarks))}, committed=[], initial={})
-    for batch, watermark in enumerate(watermarks):
-        line = {"batchWatermarkMs": watermark, "batchTimestampMs": 70 + batch, "conf": {"a": "b"}}
-        (root / f"offsets/{batch}").write_text(f"v1\n{json.dumps(line)}\n{json.dumps({'t': {'0': batch + 1}})}")
-    for batch, following in committed.items():
-        (root / f"commits/{batch}").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': following})}")
-    return checkpoint
+    """Write the checkpoint of a pipeline with windows, whose batches read one record each."""
+    ends = {n: {"t": {"0": n + 1}} for n in range(len(watermarks))}
+    return written(root, ends, committed, initial={}, watermarks=watermarks, at=70)
 
 
-def test_batch_is_late_by_the_watermark_before_its_own(tmp_path: Path) -> None:
+def test_clock_of_a_batch_has_the_watermark_before_its_own_for_late_records(tmp_path: Path) -> None:
     checkpoint = clocked(tmp_path, [0, 500, 900], {0: 500, 1: 900})
     assert [checkpoint.clock_of(n) for n in range(3)] == [Clock(0, 0, 70), Clock(0, 500, 71), Clock(500, 900, 72)]
 
@@ -284,25 +245,36 @@ def test_batch_is_late_by_the_watermark_before_its_own(tmp_path: Path) -> None:
         ([0, 500], {0: 500, 1: 900}, 2),
     ],
 )
-def test_the_batch_that_closes_windows_is_due_when_spark_committed_a_newer_watermark(
+def test_batch_that_closes_windows_is_due_when_spark_committed_a_newer_watermark(
     tmp_path: Path, watermarks: list[int], committed: dict[int, int], due: int | None
 ) -> None:
     assert clocked(tmp_path, watermarks, committed).closing_due() == due
 
 
-def test_the_plan_that_closes_windows_has_the_same_offsets_and_the_newer_watermark(tmp_path: Path) -> None:
+def test_batch_that_closes_windows_is_planned_without_records_and_is_not_the_newest_read(tmp_path: Path) -> None:
     checkpoint = clocked(tmp_path, [0, 500], {0: 500, 1: 900})
     checkpoint.plan_closing(2)
-    assert checkpoint.closing_due() is None
-    assert checkpoint.open_batch() == 2
-    assert checkpoint.ranges_of(2) == []
-    assert checkpoint.clock_of(2).closing == 900
-    assert checkpoint.clock_of(2).late == 500
-    lines = (tmp_path / "offsets/2").read_text().splitlines()
-    assert lines[0] == "v1"
-    assert json.loads(lines[1])["conf"] == {"a": "b"}
-    assert json.loads(lines[2]) == {"t": {"0": 2}}
-    assert sorted(f.name for f in (tmp_path / "offsets").iterdir() if f.name.endswith(".sluice")) == []
+    assert (checkpoint.closing_due(), checkpoint.open_batch(), checkpoint.ranges_of(2)) == (None, 2, [])
+    assert (checkpoint.clock_of(2).late, checkpoint.clock_of(2).closing) == (500, 900)
+    version, head, ends = (tmp_path / "offsets/2").read_text().splitlines()
+    assert (version, json.loads(head)["conf"], json.loads(ends)) == ("v1", {"a": "b"}, {"t": {"0": 2}})
+    assert not list((tmp_path / "offsets").glob("*.sluice"))
+    assert checkpoint.last_read() == checkpoint.clock_of(1)
+    assert not checkpoint.flushed()
+    commit(tmp_path, 2, 900)
+    checkpoint.plan_closing(3, 5000)
+    assert checkpoint.clock_of(3).closing == 5000
+    assert checkpoint.last_read() == checkpoint.clock_of(1)
+    commit(tmp_path, 3, 5000)
+    assert checkpoint.watermark() == 5000
+    assert not checkpoint.flushed(), "a watermark does not tell who moved it"
+    checkpoint.note_flushed(1)
+    assert checkpoint.flushed()
+    checkpoint.note_flushed(0)
+    assert not checkpoint.flushed(), "batch 1 has read records since"
+    with pytest.raises(CheckpointError, match="batch 3"):
+        checkpoint.plan_closing(3)
+    assert checkpoint.clock_of(3).closing == 5000
 
 
 def test_checkpoint_keeps_definitions_former_windows_and_types(tmp_path: Path) -> None:
@@ -318,37 +290,3 @@ def test_checkpoint_keeps_definitions_former_windows_and_types(tmp_path: Path) -
     checkpoint.note_types({"ä": "int"})
     assert Checkpoint(checkpoint.path).types() == {"ä": "int"}
     assert checkpoint.planned() == []
-
-
-def test_the_state_of_one_batch_can_be_dropped(tmp_path: Path) -> None:
-    kept, made = tmp_path / "state/0/0", tmp_path / "state/0/1"
-    for folder in (kept, made):
-        folder.mkdir(parents=True)
-        for name in ("3.changelog", "4.changelog", ".4.changelog.crc", "4.zip", "14.changelog", "44.zip"):
-            (folder / name).touch()
-    checkpoint = Checkpoint(str(tmp_path))
-    assert checkpoint.drop_state(3)
-    assert {f.name for folder in (kept, made) for f in folder.iterdir()} == {"3.changelog", "14.changelog", "44.zip"}
-    assert not checkpoint.drop_state(3)
-    assert not Checkpoint(str(tmp_path / "other")).drop_state(0)
-
-
-def test_the_newest_batch_with_records_is_not_one_that_closes_windows(tmp_path: Path) -> None:
-    checkpoint = clocked(tmp_path, [0, 500], {0: 500, 1: 900})
-    checkpoint.plan_closing(2)
-    assert checkpoint.last_read() == checkpoint.clock_of(1)
-    assert not checkpoint.flushed()
-    (tmp_path / "commits/2").write_text('v1\n{"nextBatchWatermarkMs":900}')
-    checkpoint.plan_closing(3, 5000)
-    assert checkpoint.clock_of(3).closing == 5000
-    assert checkpoint.last_read() == checkpoint.clock_of(1)
-    (tmp_path / "commits/3").write_text('v1\n{"nextBatchWatermarkMs":5000}')
-    assert checkpoint.watermark() == 5000
-    assert not checkpoint.flushed(), "a watermark does not tell who moved it"
-    checkpoint.note_flushed(1)
-    assert checkpoint.flushed()
-    checkpoint.note_flushed(0)
-    assert not checkpoint.flushed(), "batch 1 has read records since"
-    with pytest.raises(CheckpointError, match="batch 3"):
-        checkpoint.plan_closing(3)
-    assert checkpoint.clock_of(3).closing == 5000

@@ -1,8 +1,7 @@
-"""The checkpoint of a run that keeps state: which batches are planned without records, and what is refused."""
+"""The checkpoint of a run that keeps state: batches that are planned without records, and refusals."""
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +11,8 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
-from tests.fixtures.books import Place, split
+from tests.fixtures.books import Place, span, split
+from tests.fixtures.checkpoints import commit, written
 
 from sluice.errors import CheckpointError, ConfigError
 from sluice.ledger import Lease
@@ -26,30 +26,18 @@ from sluice_spark.runs.stateful import _refuse_other_types, _refuse_to_empty, _r
 from sluice_spark.sinks.delta.table import DeltaSink
 
 
-def committed(root: Path, batch: int, watermark: int) -> None:
-    (root / f"commits/{batch}").write_text(f"v1\n{json.dumps({'nextBatchWatermarkMs': watermark})}")
-
-
 def tables(root: Path, watermarks: list[int], commits: dict[int, int], planned_at: int = 0) -> Any:
     """Make a checkpoint: of each batch the watermark, of each commit the next one; each batch reads ten records."""
-    for folder in ("offsets", "commits"):
-        (root / folder).mkdir(parents=True, exist_ok=True)
-    for batch, watermark in enumerate(watermarks):
-        clock = {"batchWatermarkMs": watermark, "batchTimestampMs": planned_at, "conf": {}}
-        ends = {"t": {"0": 10 * (batch + 1)}}
-        (root / f"offsets/{batch}").write_text(f"v1\n{json.dumps(clock)}\n{json.dumps(ends)}")
-    for batch, following in commits.items():
-        committed(root, batch, following)
-    return SimpleNamespace(checkpoint=Checkpoint(str(root)))
+    ends = {batch: {"t": {"0": 10 * (batch + 1)}} for batch in range(len(watermarks))}
+    return SimpleNamespace(checkpoint=written(root, ends, commits, watermarks=watermarks, at=planned_at))
 
 
 @pytest.mark.parametrize(
     ("aim", "last", "planned"),
-    [([], 500, True), ([], 900, False), ([OffsetRange("t", 0, 0, 20)], 500, True),
-     ([OffsetRange("t", 0, 10, 21)], 500, False),
-     ([OffsetRange("t", 0, 0, 20), OffsetRange("t", 1, 0, 1)], 500, False)],
+    [([], 500, True), ([], 900, False), ([span(0, 20)], 500, True), ([span(10, 21)], 500, False),
+     ([span(0, 20), span(0, 1, 1)], 500, False)],
 )  # fmt: skip
-def test_the_closing_batch_is_planned_if_it_is_due_and_the_dead_run_had_no_more_to_read(
+def test_closing_batch_is_planned_if_it_is_due_and_the_dead_run_had_no_more_to_read(
     tmp_path: Path, aim: list[OffsetRange], last: int, planned: bool
 ) -> None:
     found = tables(tmp_path, [0, last], {0: last, 1: 900})
@@ -57,7 +45,7 @@ def test_the_closing_batch_is_planned_if_it_is_due_and_the_dead_run_had_no_more_
     assert found.checkpoint.open_batch() == (2 if planned else None)
 
 
-def test_types_of_state_are_refused_to_change_once_there_is_state(tmp_path: Path) -> None:
+def test_types_of_state_cannot_change_once_there_is_state(tmp_path: Path) -> None:
     asked: Any = SimpleNamespace(name="p", file=Path("p.yaml"), no_rebuilding="sessions have no bound")
     found = SimpleNamespace(checkpoint=Checkpoint(str(tmp_path)), epoch=SimpleNamespace(number=1))
     _refuse_other_types(asked, found, {"v": "int"})  # this run died before it planned a batch
@@ -73,18 +61,17 @@ def test_state_of_several_batches_that_a_power_cut_emptied_is_refused(tmp_path: 
     asked: Any = SimpleNamespace(name="p", no_rebuilding=None)
     share = tmp_path / "state/0/0"
     share.mkdir(parents=True)
-    for version in (1, 2):
-        (share / f"{version}.changelog").write_text("v")
-    _refuse_torn(asked, found)
-    for version in (1, 2):
-        (share / f"{version}.changelog").write_text("")
+    for content in ("v", ""):
+        _refuse_torn(asked, found)
+        for version in (1, 2):
+            (share / f"{version}.changelog").write_text(content)
     assert found.checkpoint.mend(1) == []
     with pytest.raises(CheckpointError, match="1, 2") as caught:
         _refuse_torn(asked, found)
     assert "--rebuild-state" in caught.value.next_step
 
 
-def test_a_first_result_does_not_replace_rows_of_another_writer(tmp_path: Path) -> None:
+def test_first_result_does_not_replace_rows_of_another_writer(tmp_path: Path) -> None:
     place = Place(tmp_path)
     pipeline, sink = load(place.file), DeltaSink(str(tmp_path / "t"), "sluice:p:1")
     _refuse_to_empty(place.ledger, pipeline, sink)
@@ -99,7 +86,6 @@ def test_a_first_result_does_not_replace_rows_of_another_writer(tmp_path: Path) 
 # --- a stream that rests -------------------------------------------------------------------------------------------
 
 LEASE = mock.create_autospec(Lease, instance=True)
-"""A lease that is held."""
 FLUSH = TimerFlush.model_validate({"after": "1h"})
 
 
@@ -127,12 +113,12 @@ def test_flush_closes_the_last_window_of_a_resting_stream_once(
     assert resting.checkpoint.open_batch() == (None if watermark is None else 2)
     if watermark is not None:
         assert resting.checkpoint.clock_of(2).closing == watermark
-        committed(tmp_path, 2, watermark)
+        commit(tmp_path, 2, watermark)
         plan_flush(LEASE, resting, window(after), latest)
         assert resting.checkpoint.open_batch() is None
 
 
-def test_the_last_window_of_an_event_time_is_that_which_ends_last() -> None:
+def test_last_window_of_an_event_time_is_the_one_that_ends_last() -> None:
     assert window(None, slide="20m").last_end(25 * 60_000) == (20 + 60) * 60_000
     assert window(None).last_end(-1) == 0
 
@@ -156,33 +142,35 @@ def test_firing_plans_the_last_timer_of_a_resting_stream_once(
     if watermark is None:
         return
     assert resting.checkpoint.clock_of(2).closing == watermark
-    committed(tmp_path, 2, watermark)
+    commit(tmp_path, 2, watermark)
     plan_firing(LEASE, resting, flush, lambda _: watermark + 1)
     assert resting.checkpoint.open_batch() is None, "a timer that these have registered waits for records"
     assert resting.checkpoint.flushed()
 
 
-def test_a_stream_without_timers_is_looked_through_once(resting: Any) -> None:
+def test_firing_looks_for_timers_of_a_resting_stream_once(resting: Any) -> None:
     no_timer = mock.Mock(return_value=None)
     for _ in range(2):
         plan_firing(LEASE, resting, FLUSH, no_timer)
     no_timer.assert_called_once_with(1)
 
 
-def test_a_stream_that_has_read_nothing_plans_nothing(tmp_path: Path) -> None:
+def test_firing_and_holding_plan_nothing_before_the_first_batch(tmp_path: Path) -> None:
     found = tables(tmp_path, [], {})
     plan_firing(LEASE, found, TimerFlush.model_validate({"after": "0s"}), lambda _: 1)
     plan_held(LEASE, found, 5_000)
     assert found.checkpoint.open_batch() is None
 
 
-def test_a_run_without_records_goes_on_once_to_what_the_slowest_partition_allows(resting: Any, tmp_path: Path) -> None:
+def test_held_watermark_of_a_run_without_records_moves_once_to_that_of_the_slowest_partition(
+    resting: Any, tmp_path: Path
+) -> None:
     plan_held(LEASE, resting, 4_000)
     assert resting.checkpoint.open_batch() is None, "it is there already"
     plan_held(LEASE, resting, 5_000)
     assert resting.checkpoint.open_batch() == 2
     assert resting.checkpoint.clock_of(2).closing == 5_000
-    committed(tmp_path, 2, 5_000)
+    commit(tmp_path, 2, 5_000)
     plan_held(LEASE, resting, 5_000)
     assert resting.checkpoint.open_batch() is None
     # that was no flush, which is still to come, whatever the file says of hold now
@@ -190,7 +178,7 @@ def test_a_run_without_records_goes_on_once_to_what_the_slowest_partition_allows
     assert resting.checkpoint.open_batch() == 3
 
 
-def test_a_plan_that_another_driver_made_meanwhile_stays(resting: Any, tmp_path: Path) -> None:
+def test_firing_leaves_a_plan_that_another_driver_made_meanwhile(resting: Any, tmp_path: Path) -> None:
     def slow(batch: int) -> int:
         (tmp_path / "offsets/2").write_text("that of another driver")
         return 9_000
@@ -200,7 +188,7 @@ def test_a_plan_that_another_driver_made_meanwhile_stays(resting: Any, tmp_path:
     assert (tmp_path / "offsets/2").read_text() == "that of another driver"
 
 
-def test_a_driver_that_was_fenced_plans_nothing(resting: Any) -> None:
+def test_fenced_driver_plans_nothing(resting: Any) -> None:
     fenced = mock.create_autospec(Lease, instance=True)
     fenced.verify.side_effect = RuntimeError("fenced")
     with pytest.raises(RuntimeError, match="fenced"):

@@ -8,6 +8,7 @@ from unittest import mock
 import pytest
 from deltalake import DeltaTable
 from tests.fixtures.books import span, split
+from tests.fixtures.checkpoints import written
 from tests.fixtures.deltas import committed
 from tests.fixtures.ledgers import attempt
 from tests.fixtures.parquet import stage
@@ -64,13 +65,8 @@ class Pipe:
 
     def checkpoint(self, planned: int, done: int) -> None:
         """Write Spark's record of that many batches."""
-        root = Path(self.home.checkpoint("p", 1))
-        for folder in ("offsets", "commits"):
-            (root / folder).mkdir(parents=True, exist_ok=True)
-        for batch in range(planned):
-            (root / f"offsets/{batch}").write_text(f'v1\n{{}}\n{{"t": {{"0": {10 * batch + 10}}}}}')
-        for batch in range(done):
-            (root / f"commits/{batch}").write_text("v1\n{}")
+        ends = {batch: {"t": {"0": 10 * batch + 10}} for batch in range(planned)}
+        written(Path(self.home.checkpoint("p", 1)), ends, range(done))
 
     def account(self, batch: int, refused: int = 0) -> RangeAccount:
         return split(10 * batch, 10 * batch + 10, written=10 - refused, quarantined=refused)
