@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.books import Place
+from tests.fixtures.golden import Golden
 from typer.testing import CliRunner
 
 from sluice.cli.main import app
@@ -33,8 +34,9 @@ class Said:
 
 @dataclass
 class Sluice:
-    """Runs commands, and keeps what they print for people: ``golden`` compares it."""
+    """Runs commands, and keeps what they print for people."""
 
+    golden: Golden
     transcript: str = ""
 
     def __call__(self, *arguments: str) -> Said:
@@ -48,14 +50,18 @@ class Sluice:
             self.transcript += f"$ sluice {shlex.join(arguments)}\n{said}exit {code}\n\n"
         return Said(code, done.stdout, done.stderr, error)
 
+    def recorded(self, command: str) -> None:
+        """Compare all that was printed with the recorded texts of a command."""
+        self.golden(command, self.transcript)
+
 
 @pytest.fixture
-def sluice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Sluice:
+def sluice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> Sluice:
     """Run commands in the home ``tmp_path``, which is also the folder of the pipelines."""
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path))
     monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
-    return Sluice()
+    return Sluice(golden)
 
 
 @pytest.fixture

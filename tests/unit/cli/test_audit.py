@@ -1,42 +1,43 @@
-"""``sluice audit`` and ``sluice acknowledge``."""
+"""``sluice audit`` and ``acknowledge``; ``retract`` and ``reset`` before Spark starts."""
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
-from tests.fixtures.books import Place, rows
+from tests.fixtures.books import Place, lost, rows, span, split
 from tests.fixtures.golden import Golden
+from tests.fixtures.ledgers import attempt
 from tests.unit.cli.conftest import Sluice
 
 from sluice.audit import audit
-from sluice.errors import ExitCode
+from sluice.cli.reset import _show
+from sluice.errors import ConfigError, ExitCode
 from sluice.ledger import REDRIVEN, Ledger
-from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.ledger.resets import told as noted
+from sluice.run.retraction import wanted
+from sluice.sources.kafka.config import KafkaSource
 
 
-def test_audit_lists_open_losses_and_the_next_command(story: Place, sluice: Sluice, golden: Golden) -> None:
+def test_audit_lists_open_losses_and_the_next_command(story: Place, sluice: Sluice) -> None:
     for argument in ("p", str(story.file)):
         done = sluice("audit", argument)
         assert (done.exit_code, f"sluice redrive {argument}" in done.stdout) == (0, True)
-    golden("audit", sluice.transcript)
+    sluice.recorded("audit")
 
 
-def test_deep_audit_reports_a_row_that_the_sink_has_twice(story: Place, sluice: Sluice, golden: Golden) -> None:
+def test_deep_audit_reports_a_row_that_the_sink_has_twice(story: Place, sluice: Sluice) -> None:
     story.sink += rows("a", 5)
     story.write()
     done = sluice("audit", "--deep", str(story.file), "--json")
-    report = done.json
-    assert (done.exit_code, report["balanced"], len(report["problems"])) == (1, False, 1)
-    assert "t-0 [5, 6)" in report["problems"][0]
-    assert (report["lost"][0]["reason"], report["tables"]["sink"]["rows"]) == ("poison", 24)
+    (problem,) = done.json["problems"]
+    assert (done.exit_code, done.json["balanced"], "t-0 [5, 6)" in problem) == (1, False, True)
+    assert (done.json["lost"][0]["reason"], done.json["tables"]["sink"]["rows"]) == ("poison", 24)
     assert sluice("audit", "--deep", str(story.file)).exit_code == 1
-    golden("audit", sluice.transcript)
+    sluice.recorded("audit")
 
 
 def test_audit_of_a_run_without_a_batch_says_so(story: Place, sluice: Sluice) -> None:
-    with story.ledger.acquire("q", "a") as lease:
-        story.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+    with attempt(story.ledger, "a", pipeline="q"):
+        pass
     done = sluice("audit", "q")
     assert (done.exit_code, "no committed batch of q" in done.stderr) == (0, True)
 
@@ -44,15 +45,19 @@ def test_audit_of_a_run_without_a_batch_says_so(story: Place, sluice: Sluice) ->
 def test_deep_audit_proves_no_tables_with_a_broken_ledger(story: Place, sluice: Sluice, golden: Golden) -> None:
     story.execute("UPDATE sluice_account SET written = 0 WHERE run = 'a'")
     report = sluice("audit", "--deep", str(story.file), "--json").json
-    assert (report["balanced"], len(report["unproved"])) == (False, 1)
-    golden("audit", report["unproved"][0])
+    (unproved,) = report["unproved"]
+    assert not report["balanced"]
+    golden("audit", unproved)
 
 
 @pytest.mark.parametrize("options", [("misspelt",), ("--windows", "p"), ("--deep", "--windows", "p")], ids=" ".join)
-def test_audit_refuses(story: Place, sluice: Sluice, golden: Golden, options: tuple[str, ...]) -> None:
+def test_audit_refuses(story: Place, sluice: Sluice, options: tuple[str, ...]) -> None:
     """An unknown name must not be found balanced; windows are recomputed of pipelines that have some."""
     assert sluice("audit", *options).exit_code == ExitCode.CONFIG
-    golden("audit", sluice.transcript)
+    sluice.recorded("audit")
+
+
+# --- acknowledge -----------------------------------------------------------------------------------------------------
 
 
 def states(ledger: Ledger) -> dict[str, list[tuple[int, int]]]:
@@ -62,58 +67,131 @@ def states(ledger: Ledger) -> dict[str, list[tuple[int, int]]]:
     return found
 
 
-def test_acknowledge_closes_a_loss_that_stays_counted(story: Place, sluice: Sluice, golden: Golden) -> None:
+def test_acknowledge_closes_a_loss_that_stays_counted(story: Place, sluice: Sluice) -> None:
     ledger = story.ledger
-    before, report = states(ledger), audit(ledger, "p")
-    lost = sum(page["lost"] for page in report.partitions)
-    assert lost == sum(end - start for start, end in before["open"]) > 1
-    (first, end), *others = before["open"]
-    asked = ("acknowledge", "p", "--range", f"t:0:{first}-{first + 1}", "--reason")
+    assert states(ledger) == {"open": [(15, 16), (19, 20)], "redriven": [(16, 19)]}
+    asked = ("acknowledge", "p", "--range", "t:0:15-16", "--reason")
     assert sluice(*asked, "retention took it").exit_code == 0
-    rest = [(first + 1, end)] if end > first + 1 else []
-    assert states(ledger) == before | {"open": [*rest, *others], "acknowledged": [(first, first + 1)]}
-    after = audit(ledger, "p")
-    assert after.balanced
-    assert sum(page["lost"] for page in after.partitions) == lost, "they count as before"
-    assert [(row["start"], row["end"]) for row in after.lost] == [*rest, *others]
-    assert sum(len(row.range) for row in ledger.never_read("p")) == lost
+    after = {"open": [(19, 20)], "acknowledged": [(15, 16)], "redriven": [(16, 19)]}
+    report = audit(ledger, "p")
+    assert (states(ledger), report.balanced) == (after, True)
+    assert [(row["start"], row["end"]) for row in report.lost] == [(19, 20)]
+    assert sum(page["lost"] for page in report.partitions) == 2, "they count as before"
+    assert sum(len(row.range) for row in ledger.never_read("p")) == 2
     story.write()
     deep = sluice("audit", "--deep", str(story.file), "--json")
     assert deep.exit_code == 0, deep.stderr
-    assert ledger.rebuild()
-    assert states(ledger)["acknowledged"] == [(first, first + 1)]
+    assert (ledger.rebuild() > 0, states(ledger)) == (True, after)
     (event,) = [e for e in ledger.events("p") if e["type"] == "LossAcknowledged"]
     assert event["payload"]["reason"] == "retention took it"
     assert sluice(*asked, "twice").exit_code == 0
-    golden("acknowledge", sluice.transcript)
+    sluice.recorded("acknowledge")
 
 
 def test_acknowledge_can_be_undone(story: Place, sluice: Sluice) -> None:
-    ledger = story.ledger
-    before = states(ledger)
-    count = sum(len(row.range) for row in ledger.lost("p"))
+    before = states(story.ledger)
     for undo in ((), ("--undo",)):
-        assert sluice("acknowledge", "p", "--reason", "x", "--json", *undo).json["offsets"] == count
-        assert bool(ledger.lost("p")) == bool(undo)
-    assert states(ledger) == before
-    assert audit(ledger, "p").balanced
+        assert sluice("acknowledge", "p", "--reason", "x", "--json", *undo).json["offsets"] == 2
+        assert bool(story.ledger.lost("p")) == bool(undo)
+    assert states(story.ledger) == before
+    assert audit(story.ledger, "p").balanced
 
 
-def test_redrive_that_is_recorded_late_takes_from_what_is_acknowledged(tmp_path: Path) -> None:
-    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
-    with ledger.acquire("p", "r") as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        gone = LostRange(OffsetRange("t", 0, 0, 4), "poison")
-        account = RangeAccount(gone.range, Counts(lost=4))
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[account], lost=[gone])
-        ledger.loss_acknowledged(lease, [OffsetRange("t", 0, 0, 4)], "too soon")
-        done = RangeAccount(OffsetRange("t", 0, 1, 3), Counts(written=2))
-        ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[done], redriven="lost")
-    assert states(ledger) == {"acknowledged": [(0, 1), (3, 4)], "redriven": [(1, 3)]}
-    assert audit(ledger, "p").balanced
+def test_acknowledge_gives_way_to_a_redrive_that_is_recorded_late(place: Place) -> None:
+    place.commit("r", split(0, 4, lost=4), lost=[lost(0, 4)])
+    with place.ledger.acquire("p", "r") as lease:
+        place.ledger.loss_acknowledged(lease, [span(0, 4)], "too soon")
+    place.commit("late", split(1, 3), epoch=REDRIVEN, redriven="lost")
+    assert states(place.ledger) == {"acknowledged": [(0, 1), (3, 4)], "redriven": [(1, 3)]}
+    assert audit(place.ledger, "p").balanced
 
 
 @pytest.mark.parametrize("options", [("--reason", " "), ("--reason", "x", "--of", "nosuch")], ids=["reason", "run"])
-def test_acknowledge_refuses(story: Place, sluice: Sluice, golden: Golden, options: tuple[str, ...]) -> None:
+def test_acknowledge_refuses(story: Place, sluice: Sluice, options: tuple[str, ...]) -> None:
     assert sluice("acknowledge", "p", *options).exit_code == ExitCode.CONFIG
-    golden("acknowledge", sluice.transcript)
+    sluice.recorded("acknowledge")
+
+
+# --- retract and reset -----------------------------------------------------------------------------------------------
+
+
+def test_retract_takes_a_run_or_ranges() -> None:
+    source, run = KafkaSource(topics=["t"]), "cli__2026-11-24T10:00:00.000+00:00"
+    assert wanted([run], source) == (run, [])
+    assert wanted(["t:0:1-3", "t:1:0-2"], source) == (None, [span(1, 3), span(0, 2, 1)])
+    for given, named in ((["t:0:3-1"], "'t:0:3-1'"), (["u:0:1-3"], "'u'"), (["run", "t:0:1-3"], "'run'")):
+        with pytest.raises(ConfigError, match=named):
+            wanted(given, source)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("retract", "a", "--reason", " "),
+        ("retract", "nosuch", "--reason", "x"),
+        ("retract", "u:0:1-3", "--reason", "x"),
+        ("retract", "t:9:1-3", "--reason", "x"),
+        ("reset", "--reason", " "),
+        ("reset", "--reason", "x", "--from", "yesterday"),
+        ("reset", "--reason", "x", "--truncate"),
+        ("reset", "--reason", "x", "--rebuild-state"),
+    ],
+    ids=" ".join,
+)
+def test_retract_and_reset_refuse_before_spark_starts(story: Place, sluice: Sluice, arguments: tuple[str, ...]) -> None:
+    command, *more = arguments
+    assert sluice(command, str(story.file), *more).exit_code == ExitCode.CONFIG
+    assert not [r for r in story.ledger.runs("p") if r.kind == command]
+    sluice.recorded(command)
+
+
+def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(story: Place, sluice: Sluice) -> None:
+    """Published batches were judged, and passed; no Spark is needed, so each sink will do."""
+    (run,) = [r.run for r in story.ledger.runs("p") if story.ledger.accounts("p", r.run, standing=True)][-1:]
+    epoch = story.ledger.epoch("p").number
+    with story.ledger.acquire("p", run) as lease:
+        waits = {"reasons": ["x"], "waits": [epoch, 99]}
+        story.ledger.judged(lease, "p", run, verdict="failed", judgement=waits)
+    asked = ("retract", str(story.file), run, "--reason", "x")
+    for _ in range(2):
+        assert sluice(*asked, "--dry-run").exit_code == 0
+    for _ in range(2):
+        done = sluice(*asked, "--json")
+        assert (done.exit_code, done.json["given_up"]) == (0, [epoch, 99])
+    assert sluice(*asked).exit_code == 0
+    story.hand_over({0: 0})
+    assert isinstance(sluice(*asked).error, ConfigError), "it waits no more, and nobody meant the other batches"
+    assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
+    sluice.recorded("retract")
+
+
+def test_retract_and_audit_say_where_a_redrive_is_impossible(place: Place, sluice: Sluice) -> None:
+    place.configure(
+        decode={"json": {"schema": "name STRING", "key": "id", "tombstone": "delete"}},
+        sink={"delta": {"path": "table", "mode": "upsert", "key": ["id"]}},
+    )
+    place.let_wait("a", "e")
+    for more in (("--dry-run",), ()):
+        done = sluice("retract", str(place.file), "a", "--reason", "x", *more)
+        assert (done.exit_code, "for good" in " ".join(done.stderr.split())) == (0, True)
+    place.ends["sluice:p:1"] = 0
+    place.commit("b", split(5, 9, lost=4), lost=[lost(5, 9)])
+    assert "sluice redrive" not in sluice("audit", str(place.file)).stdout
+    sluice.recorded("retract")
+
+
+def test_reset_dry_run_shows_positions_and_records_that_do_not_come_back(
+    capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
+    given_up, note = "the source no longer has t-0 [0, 3)", "the keys are forgotten"
+    found = {
+        "epoch": 2, "positions": {"t": {"10": 7, "9": 3}}, "skipped": [["t", 9, 0, 2], ["t", 9, 2, 3]],
+        "truncated": True, "given_up": [given_up], "notes": [given_up, note],
+    }  # fmt: skip
+    _show(found, as_json=False)
+    printed = capsys.readouterr()
+    rows = [line.split() for line in printed.out.splitlines() if line.startswith("t ")]
+    assert rows == [["t", "9", "3", "3"], ["t", "10", "7", "0"]]
+    golden("reset", printed.out + printed.err)
+    recorded = {"positions": {"t": {"0": 5}}, "truncated": True, "skipped": [], "notes": [], "epoch": 2, "reason": "x"}
+    golden("reset", "\n".join(noted({**recorded, "removed": removed}) for removed in (0, 7)))

@@ -13,9 +13,8 @@ from sluice.cli.lag import exit_code, openmetrics
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, Status
 
-SAMPLE = re.compile(
-    r'^(?P<name>[a-z_]+)\{(?P<labels>[a-z]+="(?:[^"\\\n]|\\.)*"(?:,[a-z]+="(?:[^"\\\n]|\\.)*")*)\} -?[0-9.]+$'
-)
+LABEL = r'[a-z]+="(?:[^"\\\n]|\\.)*"'
+SAMPLE = re.compile(rf"^[a-z_]+\{{{LABEL}(?:,{LABEL})*\}} -?[0-9.]+$")
 
 
 def part(position: int | None, end: int | None, *signs: Status, number: int = 0, **more: object) -> PartitionLag:
@@ -23,8 +22,15 @@ def part(position: int | None, end: int | None, *signs: Status, number: int = 0,
     return PartitionLag("t", number, position, start, end, signs=frozenset(signs), **more)  # type: ignore[arg-type]
 
 
-def backlog(*parts: PartitionLag, limit: int = 10, error: SluiceError | None = None, name: str = "p") -> Backlog:
-    return Backlog(name, parts, Limits(limit), error)
+def backlog(*parts: PartitionLag, error: SluiceError | None = None, name: str = "p") -> Backlog:
+    return Backlog(name, parts, Limits(10), error)
+
+
+def unknown(error: SluiceError, name: str = "p") -> Backlog:
+    return backlog(part(4, None), error=error, name=name)
+
+
+DOWN = SourceUnreachableError("down")
 
 
 @pytest.mark.parametrize(
@@ -39,25 +45,22 @@ def backlog(*parts: PartitionLag, limit: int = 10, error: SluiceError | None = N
         ([backlog(part(0, 11, Status.GROWING))], 1),
         ([backlog(part(0, 5, Status.STUCK))], 1),
         ([backlog(part(7, 5))], 1),
-        ([backlog(part(0, None), error=SourceUnreachableError("down"))], 20),
-        ([backlog(part(0, None), error=ConfigError("no topic"))], 10),
-        ([backlog(part(0, None), error=AuthorizationError("no"))], 23),
+        ([unknown(DOWN)], 20),
+        ([unknown(ConfigError("no topic"))], 10),
+        ([unknown(AuthorizationError("no"))], 23),
         ([backlog(part(5, 5)), backlog(part(0, 11))], 1),
-        ([backlog(part(0, 11)), backlog(part(0, None), error=SourceUnreachableError("down"))], 20),
-        ([backlog(part(7, 5)), backlog(part(0, None), error=SourceUnreachableError("down"))], 1),
+        ([backlog(part(0, 11)), unknown(DOWN)], 20),
+        ([backlog(part(7, 5)), unknown(DOWN)], 1),
     ],
 )
-def test_exit_code_is_that_of_the_worst_pipeline(found: list[Backlog], code: int) -> None:
+def test_lag_exit_code_is_that_of_the_worst_pipeline(found: list[Backlog], code: int) -> None:
     assert exit_code(found) == code
 
 
-def test_openmetrics_text(golden: Golden) -> None:
-    """Gauges with heads, a line for each partition, one status, nothing unknown, and an end."""
+def test_lag_metrics_are_gauges_of_each_partition_and_statuses(golden: Golden) -> None:
     known = backlog(part(4, 10, age=1.5, share=0.25), part(9, 10, number=1, age=0.0))
-    unknown = backlog(part(4, None), error=SourceUnreachableError("down"), name="q")
-    text = openmetrics([known, unknown, backlog(part(7, 5), name="r")])
-    lines = text.splitlines()
-    samples = [line for line in lines if not line.startswith("#")]
+    text = openmetrics([known, unknown(DOWN, "q"), backlog(part(7, 5), name="r")])
+    samples = [line for line in text.splitlines() if not line.startswith("#")]
     assert all(SAMPLE.match(line) for line in samples), samples
     assert {line.split("{")[0] for line in samples if '"q"' in line} == {"sluice_lag_status"}
     assert [line for line in samples if '"r",status' in line and line.endswith(" 1")] == [
@@ -67,16 +70,13 @@ def test_openmetrics_text(golden: Golden) -> None:
     golden("lag", text)
 
 
-def test_openmetrics_file_is_replaced_atomically(tmp_path: Path) -> None:
+def test_lag_metrics_replace_a_file_atomically(tmp_path: Path) -> None:
     file = tmp_path / "sluice.prom"
     file.write_text("old")
     command._print([backlog(part(4, 10))], as_json=False, metrics=str(file), clear=False)
     assert file.read_text().endswith("# EOF\n")
     assert list(tmp_path.iterdir()) == [file]
     assert file.stat().st_mode & 0o777 == 0o644
-
-
-def test_openmetrics_in_a_missing_folder_is_a_mistake(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="file"):
         command._print([], as_json=False, metrics=str(tmp_path / "no" / "file"), clear=False)
 

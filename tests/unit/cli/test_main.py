@@ -1,27 +1,35 @@
-"""``sluice``: help, exit codes, JSON for programs, and the small commands."""
+"""``sluice``: help, exit codes, JSON for programs, tables for people, ``status`` and ``state``."""
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
-from tests.fixtures.books import Place
+from rich.console import Console
+from tests.fixtures.books import Place, span
 from tests.fixtures.golden import Golden
+from tests.fixtures.ledgers import attempt
+from tests.fixtures.pipelines import modelled
 from tests.fixtures.specs import run_cli
 from tests.unit.cli.conftest import Sluice
 from typer.testing import CliRunner
 
 import bounded_run
 import redrive
+from sluice.cli import output
 from sluice.cli.main import app
+from sluice.cli.state import _check_batch, _panes, _show_rows, _wanted
 from sluice.errors import ConfigError
 from sluice.pipeline.quality import Quality
-from sluice.ranges import Counts, OffsetRange
+from sluice.ranges import Counts
+from sluice.run.checkpoint import Checkpoint
 from sluice.run.verdict import WARNS
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.quality.limits import excesses
@@ -34,29 +42,12 @@ def test_help(command: str, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("typer.rich_utils.MAX_WIDTH", 100)
     monkeypatch.setattr("typer.rich_utils.FORCE_TERMINAL", False)
     path = () if command == "sluice" else (command,)
-    shown = [CliRunner().invoke(app, [*path, option], prog_name="sluice").stdout for option in ("-h", "--help")]
-    assert shown[0] == shown[1]
-    golden(command, shown[0])
+    short, long = (CliRunner().invoke(app, [*path, option], prog_name="sluice").stdout for option in ("-h", "--help"))
+    assert short == long
+    golden(command, short)
 
 
-def test_status_shows_why_runs_failed(place: Place, sluice: Sluice, golden: Golden) -> None:
-    ledger = place.ledger
-    with ledger.acquire("p", "r") as lease:
-        ranges = [OffsetRange("t", 0, 0, 1)]
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=ranges, topic_ids={"t": "i"})
-        found = tuple(excesses(Quality(), Counts(quarantined=5)))
-        judgement = Judgement("s", 0, excesses=found, wrote=False)
-        ledger.judged(lease, "p", "r", verdict=judgement.verdict, judgement=judgement.as_dict())
-    with ledger.acquire("p", "s") as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={"t": "i"})
-        ledger.run_closed(lease, state="failed", error={"what": "no broker answers"})
-    assert [why.removesuffix(WARNS) for why in ledger.account("p", "r")["reasons"]] == [str(e) for e in found]
-    done = sluice("status", "p")
-    assert "s: failed: no broker answers\n" in done.stderr
-    golden("status", done.stderr)
-
-
-def test_wrong_command_line_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_that_is_wrong_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_cli(monkeypatch, "run", "p", "--recovery", "nope") == 2
     for main_of in (bounded_run.parse, redrive.parse):
         with pytest.raises(ConfigError, match="required"):
@@ -64,29 +55,32 @@ def test_wrong_command_line_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "what"),
+    ("command", "code", "what"),
     [
-        (("status", "nosuch"), 10, "'nosuch'"),
-        (("quarantine", "nosuch"), 10, "'nosuch'"),
-        (("ledger", "p", "--run", "nosuch"), 10, "'nosuch' of 'p'"),
-        (("status", "--limit", "x"), 2, "stderr"),
+        ("status nosuch", 10, "'nosuch'"),
+        ("quarantine nosuch", 10, "'nosuch'"),
+        ("ledger p --run nosuch", 10, "'nosuch' of 'p'"),
+        ("status --limit x", 2, "stderr"),
     ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else None,
 )
-def test_error_is_json_for_a_program_that_asks_for_json(
-    place: Place, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...], code: int, what: str,
-) -> None:  # fmt: skip
-    with place.ledger.acquire("p", "r") as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-    assert run_cli(monkeypatch, *arguments, "--json") == code
+@pytest.mark.usefixtures("sluice")
+def test_command_that_fails_prints_json_for_a_program_that_asks_for_it(
+    place: Place,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    code: int,
+    what: str,
+) -> None:
+    place.commit("r")
+    assert run_cli(monkeypatch, *command.split(), "--json") == code
     error = json.loads(capsys.readouterr().out)["error"]
     assert (what in error["what"], error["exit_code"]) == (True, code)
-    assert run_cli(monkeypatch, *arguments) == code
+    assert run_cli(monkeypatch, *command.split()) == code
     assert capsys.readouterr().out == "", "people read stderr"
 
 
-def test_locale_that_lacks_letters_is_no_error() -> None:
+def test_help_in_a_locale_that_lacks_letters_is_no_error() -> None:
     here = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
     code = "import sys; sys.argv = ['sluice', 'run', '--help']; from sluice.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
@@ -94,9 +88,125 @@ def test_locale_that_lacks_letters_is_no_error() -> None:
 
 
 @pytest.mark.parametrize("command", ["status", "ledger", "audit"])
-def test_empty_ledger_is_named(
+def test_command_about_an_empty_ledger_names_it(
     command: str, place: Place, sluice: Sluice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "another"))
     done = sluice(command, str(place.file))
     assert (done.exit_code, f"sqlite:///{tmp_path}/another/ledger.db" in done.stderr) == (0, True)
+
+
+# --- status and tables -----------------------------------------------------------------------------------------------
+
+
+def test_status_shows_why_runs_failed(place: Place, sluice: Sluice, golden: Golden) -> None:
+    found = tuple(excesses(Quality(), Counts(quarantined=5)))
+    judgement = Judgement("s", 0, excesses=found, wrote=False)
+    with attempt(place.ledger, "r", span(0, 1)) as lease:
+        place.ledger.judged(lease, "p", "r", verdict=judgement.verdict, judgement=judgement.as_dict())
+    with attempt(place.ledger, "s", state="failed", closed={"error": {"what": "no broker answers"}}):
+        pass
+    assert [why.removesuffix(WARNS) for why in place.ledger.account("p", "r")["reasons"]] == [str(e) for e in found]
+    said = sluice("status", "p").stderr
+    assert "s: failed: no broker answers\n" in said
+    golden("status", said)
+
+
+def test_status_shows_windows_and_dedupe_with_the_watermark(golden: Golden) -> None:
+    moved = {"rows": 1200, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 1_356_998_400_000}
+    more: list[dict[str, Any]] = [
+        {}, {"closed_to": 0}, {"late": 3, "late_by": 0}, {"late": 3, "partly_late": 2, "late_by": -1000},
+        {"former": 2, "former_to": 3_600_000},
+    ]  # fmt: skip
+    dropped = {"duplicate": 1200, "late": 0, "late_by": None}
+    said = [output.of_windows({**moved, **keys}) for keys in more]
+    said += [output.of_dedupe({**dropped, **keys}) for keys in ({}, {"late": 3, "late_by": 0})]
+    golden("status", "\n".join(said))
+
+
+COLUMNS = ["pipeline", "run", "state", *output.COUNTS, "verdict"]
+ROW = {
+    "pipeline": "orders", "run": "scheduled__2026-11-24T21:44:00.647+00:00", "state": "done", "planned": 3000,
+    "written": 2477, "filtered": 0, "quarantined": 523, "absent": 0, "lost": 0, "verdict": None,
+}  # fmt: skip
+ROWS = [ROW, ROW | {"run": "[bold]x"}]
+
+
+def printed(monkeypatch: pytest.MonkeyPatch, rows: Any, columns: list[str], width: int, terminal: bool) -> list[str]:
+    file = io.StringIO()
+    monkeypatch.setattr(output, "out", Console(file=file, width=width, force_terminal=terminal, color_system=None))
+    output.print_table(rows, columns)
+    return [line.rstrip() for line in file.getvalue().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("width", "terminal", "columns"), [(160, True, COLUMNS), (80, True, ["pipeline", "state"]), (240, False, COLUMNS)]
+)
+def test_table_with_room_or_in_a_pipe_has_a_line_for_each_row(
+    monkeypatch: pytest.MonkeyPatch, width: int, terminal: bool, columns: list[str]
+) -> None:
+    lines = printed(monkeypatch, ROWS, columns, width, terminal)
+    assert (len(lines), lines[0].split()) == (3, columns)
+
+
+def test_table_without_room_has_a_paragraph_for_each_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert printed(monkeypatch, ROWS, COLUMNS, 80, True) == [
+        "orders",
+        "  run scheduled__2026-11-24T21:44:00.647+00:00 · state done · planned 3,000",
+        "  written 2,477 · quarantined 523",
+        "orders",
+        "  run [bold]x · state done · planned 3,000 · written 2,477 · quarantined 523",
+    ]
+    part = {"topic": "t" * 30, "partition": 0, "start": 0, "end": 7, "lost": 0}
+    assert printed(monkeypatch, [part], list(part), 40, True) == ["t" * 30, "  partition 0 · start 0 · end 7"]
+
+
+# --- state -----------------------------------------------------------------------------------------------------------
+
+
+PANES = {"parts": [["count", "bigint"]]}
+SLIDING: dict[str, Any] = {"time": "at", "size": 1800.0, "slide": 600.0, "by": ["k"]}
+
+
+@pytest.mark.parametrize(
+    ("noted", "definition", "spans"),
+    [
+        (PANES, SLIDING, (1_800_000, 600_000, 0)),
+        (PANES, {**SLIDING, "slide": 0.5}, (1_800_000, 500, 0)),
+        (PANES, {**SLIDING, "output": "complete"}, (1_800_000, 600_000, -(1 << 52))),
+        (None, SLIDING, ()),  # Spark's own windows
+        (None, {"time": "at", "gap": 600.0}, ()),
+        (None, {}, ()),  # dedupe, or begun without any
+    ],
+)
+def test_state_has_the_panes_of_the_epoch(
+    tmp_path: Path, noted: dict[str, Any] | None, definition: dict[str, Any], spans: tuple[int, ...]
+) -> None:
+    checkpoint = Checkpoint(str(tmp_path))
+    checkpoint.note_panes(noted)
+    assert _panes(checkpoint, definition) == spans
+
+
+def test_state_of_a_key_is_asked_for_by_the_columns_with_which_the_epoch_began(golden: Golden) -> None:
+    spec = modelled()
+    assert _wanted(spec, {"by": ["k", "l"]}, ["k=a=b", "l="]) == (["k", "l"], {"k": "a=b", "l": ""}, 1001)
+    assert _wanted(spec, {"keys": ["id"], "time": "at"}, ["id=1"]) == (["id"], {"id": "1"}, 1001)
+    for definition, key in [({"by": ["k"]}, "K=a"), ({"by": ["k"]}, "k"), ({"by": [], "time": "at"}, "k=a")]:
+        with pytest.raises(ConfigError) as refused:
+            _wanted(spec, definition, [key])
+        golden("state", refused.value)
+
+
+def test_state_refuses_a_batch_that_was_not_committed(golden: Golden) -> None:
+    _check_batch(modelled(), [3, 4, 5], 4)
+    with pytest.raises(ConfigError) as refused:
+        _check_batch(modelled(), [3, 4, 5], 6)
+    golden("state", refused.value)
+
+
+def test_state_of_a_key_is_shown_with_columns_of_any_name(capsys: pytest.CaptureFixture[str], golden: Golden) -> None:
+    row = {"key": {"state": "TX", "window_start": None}, "window_start": 0, "window_end": 3_600_000, "state": '{"n":2}'}
+    _show_rows({"epoch": 1, "batch": 7, "rows": [row], "more": True})
+    said = capsys.readouterr()
+    assert "state=TX, window_start=null" in said.out
+    golden("state", said.out + said.err)

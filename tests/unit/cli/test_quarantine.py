@@ -11,7 +11,6 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from tests.fixtures.books import Place, split
 from tests.fixtures.deltas import aged
-from tests.fixtures.golden import Golden
 from tests.unit.cli.conftest import Sluice
 from tests.unit.delta.test_samples import ERRORS, ZERO, entry
 
@@ -21,62 +20,65 @@ from sluice.errors import ExitCode, SourceUnreachableError
 from sluice.pipeline import load
 from sluice.sources.kafka import Cluster
 
+DROP = ("--drop", "--reason", "x")
+
 
 @pytest.fixture
-def file(tmp_path: Path) -> str:
-    file = tmp_path / "p.yaml"
-    file.write_text("pipeline: p\nsource: {kafka: {topics: [t]}}\ndecode: {text: {}}\nsink: {delta: {path: p}}\n")
-    return str(file)
+def file(place: Place) -> str:
+    place.configure(decode={"text": {}}, sink={"delta": {"path": "p"}})
+    return str(place.file)
 
 
 @pytest.fixture
 def full(file: str, tmp_path: Path) -> str:
     """A pipeline with three refused records."""
     rows = [entry(n, "json" if n % 2 else "type", b'{"id": [bold]%d' % n, None if n % 2 else "id") for n in range(3)]
-    errors = pa.array([row["_errors"] for row in rows], ERRORS)
-    table = pa.Table.from_pylist(rows).drop_columns(["_errors"]).append_column("_errors", errors)
-    write_deltalake(str(tmp_path / "p_quarantine"), table)
+    errors = pa.array([row.pop("_errors") for row in rows], ERRORS)
+    write_deltalake(str(tmp_path / "p_quarantine"), pa.Table.from_pylist(rows).append_column("_errors", errors))
     return file
 
 
-def test_quarantine_shows_counts_samples_and_the_next_command(full: str, sluice: Sluice, golden: Golden) -> None:
+def test_quarantine_shows_counts_samples_and_the_next_command(full: str, sluice: Sluice) -> None:
     assert sluice("quarantine", full, "--show", "1").exit_code == 0
     asked = ("--rule", "json", "--since", ZERO.isoformat(), "--show", "5", "--json")
     found = sluice("quarantine", full, *asked).json
     assert (found["pipeline"], found["records"], found["groups"][0]["rule"]) == ("p", 1, "json")
     assert [sample["offset"] for sample in found["samples"]] == [1]
     assert sluice("quarantine", full, "--since", "1h").exit_code == 0
-    golden("quarantine", sluice.transcript)
+    sluice.recorded("quarantine")
 
 
-def test_empty_quarantine_is_no_mistake(file: str, sluice: Sluice, golden: Golden) -> None:
+def test_empty_quarantine_is_no_mistake(file: str, sluice: Sluice) -> None:
     assert sluice("quarantine", file).exit_code == 0
-    golden("quarantine", sluice.transcript)
+    sluice.recorded("quarantine")
 
 
 @pytest.mark.parametrize(
     "options",
     [
-        ("--since", "yesterday"), ("--before", "yesterday"), ("--since", "5min"),
-        ("--drop",), ("--reason", "x"), ("--drop", "--reason", " "), ("--drop", "--reason", "x", "--since", "1h"),
-        ("--drop", "--reason", "x", "--rule", "nosuch"),
+        ("--since", "yesterday"),
+        ("--before", "yesterday"),
+        ("--since", "5min"),
+        ("--drop",),
+        ("--reason", "x"),
+        ("--drop", "--reason", " "),
+        (*DROP, "--since", "1h"),
+        (*DROP, "--rule", "nosuch"),
     ],
     ids=" ".join,
-)  # fmt: skip
-def test_quarantine_refuses(full: str, sluice: Sluice, golden: Golden, options: tuple[str, ...]) -> None:
+)
+def test_quarantine_refuses(full: str, sluice: Sluice, options: tuple[str, ...]) -> None:
     assert sluice("quarantine", full, *options).exit_code == ExitCode.CONFIG
-    golden("quarantine", sluice.transcript)
+    sluice.recorded("quarantine")
 
 
-def test_quarantine_with_nothing_old_enough_to_drop_is_no_mistake(file: str, sluice: Sluice, tmp_path: Path) -> None:
+@pytest.mark.parametrize("pipeline", ["file", "full"])
+def test_quarantine_with_nothing_old_enough_to_drop_is_no_mistake(
+    request: pytest.FixtureRequest, sluice: Sluice, pipeline: str
+) -> None:
     """A retention runs each day, from the first day on."""
-    asked = ("quarantine", file, "--drop", "--reason", "x", "--json", "--before", "2001-01-01T00:00:00Z")
-    assert sluice(*asked).json["dropped"] == 0
-
-
-def test_quarantine_drop_by_age_refuses_an_unknown_run(full: str, sluice: Sluice) -> None:
-    asked = ("quarantine", full, "--drop", "--reason", "x", "--json", "--before", "2001-01-01T00:00:00Z")
-    assert sluice(*asked).json["dropped"] == 0
+    asked = ("quarantine", request.getfixturevalue(pipeline), *DROP, "--before", "2001-01-01T00:00:00Z")
+    assert sluice(*asked, "--json").json["dropped"] == 0
     assert sluice(*asked, "--run", "nosuch").exit_code == ExitCode.CONFIG
 
 
@@ -87,7 +89,7 @@ def read(place: Place) -> str:
     return str(place.file)
 
 
-def test_dry_run_without_a_broker_shows_the_ranges_of_the_log(
+def test_redrive_dry_run_without_a_broker_shows_the_ranges_of_the_log(
     place: Place, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def silent(*_: Any, **__: Any) -> None:
@@ -100,8 +102,8 @@ def test_dry_run_without_a_broker_shows_the_ranges_of_the_log(
     assert "no broker answers" in capsys.readouterr().err
 
 
-def test_dry_run_of_the_quarantine_counts_records_that_decode_now(
-    read: str, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, golden: Golden
+def test_redrive_dry_run_of_the_quarantine_counts_records_that_decode_now(
+    read: str, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[list[str]] = []
     still = [{"rule": "type", "column": "id", "records": 152}]
@@ -117,7 +119,7 @@ def test_dry_run_of_the_quarantine_counts_records_that_decode_now(
     assert asked[0][-4:] == ["--range", "t:0:1-5", "--of-run=r", "--quarantined"]
     found["table"] = {"differences": ["tax: only in the pipeline"], "ways_out": ["sink.delta.evolve: add …"]}
     assert sluice(*quarantined).exit_code == 0
-    golden("redrive", sluice.transcript)
+    sluice.recorded("redrive")
 
 
 @pytest.mark.parametrize("more", [(), ("--dry-run",), ("--quarantined",)], ids=["lost", "dry-run", "quarantined"])
@@ -126,28 +128,25 @@ def test_dry_run_of_the_quarantine_counts_records_that_decode_now(
     [("--of", "nosuch"), ("--range", "nosuch:0:1-5"), ("--range", "t:9:1-5"), ("--range", "t:0:10-15")],
     ids=["run", "topic", "partition", "offsets"],
 )
-def test_redrive_refuses(
-    read: str, sluice: Sluice, golden: Golden, options: tuple[str, ...], more: tuple[str, ...]
-) -> None:
+def test_redrive_refuses(read: str, sluice: Sluice, options: tuple[str, ...], more: tuple[str, ...]) -> None:
     assert sluice("redrive", read, *options, *more).exit_code == ExitCode.CONFIG
     if not more:
-        golden("redrive", sluice.transcript)
+        sluice.recorded("redrive")
 
 
-def test_dry_run_says_that_no_range_is_lost(read: str, sluice: Sluice, golden: Golden) -> None:
+def test_redrive_dry_run_says_that_no_range_is_lost(read: str, sluice: Sluice) -> None:
     for more in ((), ("--range", "t:0:0-5"), ("--range", "t:0:9-15")):
         done = sluice("redrive", read, "--dry-run", *more)
         assert (done.exit_code, done.stdout) == (0, "")
-    golden("redrive", sluice.transcript)
+    sluice.recorded("redrive")
 
 
 def test_compact_and_vacuum_count_files_for_programs(story: Place, sluice: Sluice) -> None:
     story.write()
     file = str(story.file)
-    dry = sluice("compact", file, "--dry-run", "--json").json
-    assert (dry["dry_run"], dry["tables"][0]["small"]) == (True, 3)
-    done = sluice("compact", file, "--json").json
-    assert (done["pipeline"], done["dry_run"], done["tables"][0]["merged"]) == ("p", False, 3)
+    for options, key in ((("--dry-run",), "small"), ((), "merged")):
+        done = sluice("compact", file, *options, "--json").json
+        assert (done["pipeline"], done["dry_run"], done["tables"][0][key]) == ("p", bool(options), 3)
     aged(story.path, timedelta(days=8))
     for options, files in ((("--dry-run",), 3), (("--older-than", "9d"), 0), ((), 3)):
         assert sluice("vacuum", file, *options, "--json").json["tables"][0]["files"] == files
@@ -158,15 +157,15 @@ def test_compact_and_vacuum_count_files_for_programs(story: Place, sluice: Sluic
     ("command", "options"), [("compact", ("--dry-run",)), ("compact", ()), ("vacuum", ()), ("vacuum", ("--dry-run",))]
 )
 def test_compact_and_vacuum_print_for_people_on_stderr(
-    story: Place, sluice: Sluice, golden: Golden, command: str, options: tuple[str, ...]
+    story: Place, sluice: Sluice, command: str, options: tuple[str, ...]
 ) -> None:
     assert sluice(command, str(story.file), *options).exit_code == 0  # there is no table yet
     story.write()
     done = sluice(command, str(story.file), *options)
     assert (done.exit_code, done.stdout) == (0, "")
-    golden(command, sluice.transcript)
+    sluice.recorded(command)
 
 
-def test_vacuum_refuses_an_age_that_is_none(place: Place, sluice: Sluice, golden: Golden) -> None:
+def test_vacuum_refuses_an_age_that_is_none(place: Place, sluice: Sluice) -> None:
     assert sluice("vacuum", str(place.file), "--older-than", "soon").exit_code == ExitCode.CONFIG
-    golden("vacuum", sluice.transcript)
+    sluice.recorded("vacuum")

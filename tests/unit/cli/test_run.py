@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import typer
 from tests.fixtures.books import Place, split
-from tests.fixtures.golden import Golden
 from tests.fixtures.specs import GOOD, expectation, write, write_suite
 from tests.unit.cli.conftest import Sluice
 
@@ -23,7 +22,7 @@ from sluice.pipeline import load
 from sluice.pipeline.suite import UNASKED
 
 
-def test_failed_run_has_the_account_of_its_own_attempt(
+def test_run_that_failed_has_the_account_of_its_own_attempt(
     place: Place, sluice: Sluice, capsys: pytest.CaptureFixture[str]
 ) -> None:
     spec, ledger = load(str(place.file)), place.ledger
@@ -33,13 +32,10 @@ def test_failed_run_has_the_account_of_its_own_attempt(
         return json.loads(capsys.readouterr().out or "null")
 
     assert account("never planned", 30) is None
+    place.commit("r", split(0, 4))
+    ledger.judged(None, "p", "r", verdict="passed", judgement={})
+    assert account("r", 40) is None, "an attempt that never began"
     with ledger.acquire("p", "r") as lease:
-        span = split(0, 4)
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[span.range], topic_ids={})
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[span])
-        ledger.judged(lease, "p", "r", verdict="passed", judgement={})
-        ledger.run_closed(lease, state="done")
-        assert account("r", 40) is None, "an attempt that never began"
         ledger.run_closed(lease, state="failed", error={"exit_code": 20, "what": "no broker answers"})
     found = account("r", 20)
     assert (found["run"], found["planned"], found["written"], found["verdict"]) == ("r", 4, 4, "passed")
@@ -82,16 +78,16 @@ def test_preview_prints_why_its_application_failed(
     ids=["file", "window"],
 )
 def test_preview_refuses_before_spark_starts(
-    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, golden: Golden, text: str
+    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
     monkeypatch.setattr(preview, "looked", lambda *_: pytest.fail("Spark was started"))
     assert sluice("preview", str(write(tmp_path, text))).exit_code == ExitCode.CONFIG
-    golden("preview", sluice.transcript)
+    sluice.recorded("preview")
 
 
 @pytest.mark.parametrize("missing", ["java", "JAVA_HOME", "jars"])
 def test_validate_spec_names_checks_that_it_left_out(
-    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, golden: Golden, missing: str
+    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch, missing: str
 ) -> None:
     file = write_suite(tmp_path, {"expectations": [expectation()]})
     monkeypatch.setenv("SLUICE_JARS", str(tmp_path / "none"))
@@ -101,12 +97,10 @@ def test_validate_spec_names_checks_that_it_left_out(
     found = None if missing == "java" else "/usr/bin/java"
     monkeypatch.setattr(shutil, "which", lambda name: found if name == "java" else "/usr/bin/" + name)
     assert sluice("validate-spec", str(file)).exit_code == 0
-    golden("validate-spec", sluice.transcript)
+    sluice.recorded("validate-spec")
 
 
-def test_validate_spec_reports_each_file(
-    tmp_path: Path, sluice: Sluice, golden: Golden, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validate_spec_reports_each_file(tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLUICE_PIPELINES")
     good, bad = str(write(tmp_path, GOOD)), str(write(tmp_path, GOOD + "zzz: 1\n", "bad.yaml"))
     suite = str(write_suite(tmp_path, {"expectations": [expectation(severity="fatal")]}))
@@ -118,7 +112,7 @@ def test_validate_spec_reports_each_file(
     assert "line 9: zzz" in found[bad]["error"]
     for command in ((*check, bad), (*check, suite), (*check, "no-such-pipeline", "--json"), ("run", bad)):
         assert sluice(*command).exit_code == ExitCode.CONFIG
-    golden("validate-spec", sluice.transcript)
+    sluice.recorded("validate-spec")
 
 
 def test_validate_spec_names_expectations_that_great_expectations_alone_judges() -> None:

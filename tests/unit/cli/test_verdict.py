@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.books import Place, split
-from tests.fixtures.golden import Golden
+from tests.fixtures.ledgers import attempt
 from tests.unit.cli.conftest import Sluice
 
 from sluice.errors import ConfigError, ExitCode, HeldError
@@ -41,7 +41,7 @@ def judged(place: Place) -> Place:
     return place
 
 
-def test_verdict_shows_failures_before_warnings(judged: Place, sluice: Sluice, golden: Golden) -> None:
+def test_verdict_shows_failures_before_warnings(judged: Place, sluice: Sluice) -> None:
     said = sluice("verdict", "p")
     assert said.stderr.index("expect_failed") < said.stderr.index("expect_warned")
     assert [line.split()[0] for line in said.stdout.splitlines()[1:]] == [
@@ -52,20 +52,20 @@ def test_verdict_shows_failures_before_warnings(judged: Place, sluice: Sluice, g
     assert (found["run"], found["verdict"], found["accepted"]) == ("a", "failed", "known gap")
     assert found["results"] == JUDGEMENT["results"]
     assert "known gap" in sluice("verdict", "p").stderr
-    golden("verdict", sluice.transcript)
+    sluice.recorded("verdict")
 
 
-def test_verdict_shows_a_history_and_its_unjudged_figures(judged: Place, sluice: Sluice, golden: Golden) -> None:
+def test_verdict_shows_a_history_and_its_unjudged_figures(judged: Place, sluice: Sluice) -> None:
     checks = [Check("nulls", "amount", 0.5, 0, -0.003, 0.003, 20), Check("max", "amount", 9.5, 9, 8, 10, 20)]
     unknown = {"history.mean(tax)": "3 accepted runs have it, and 10 are needed"}
     history = Finding(20, 10, tuple(checks), unknown).as_dict()
     excess = {"limit": "history.nulls(amount)", "verdict": "warned", "why": checks[0].why}
     judged.ledger.judged(None, "p", "a", verdict="warned", judgement={"excesses": [excess], "history": history})
     assert sluice("verdict", "p", "a").exit_code == 0
-    golden("verdict", sluice.transcript)
+    sluice.recorded("verdict")
 
 
-def test_run_without_a_verdict_is_no_error(judged: Place, sluice: Sluice) -> None:
+def test_verdict_of_a_run_without_one_is_no_error(judged: Place, sluice: Sluice) -> None:
     done = sluice("verdict", "p", "b")
     assert (done.exit_code, "sluice validate p b" in done.stderr) == (0, True)
     assert isinstance(sluice("verdict", "p", "c").error, UnknownRunError)
@@ -73,15 +73,11 @@ def test_run_without_a_verdict_is_no_error(judged: Place, sluice: Sluice) -> Non
 
 
 def test_verdict_outlives_an_attempt_that_dies_before_it_is_judged(judged: Place, sluice: Sluice) -> None:
-    with judged.ledger.acquire("p", "a") as lease:
-        judged.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        judged.ledger.run_closed(lease, state="failed")
+    with attempt(judged.ledger, "a", state="failed"):
+        pass
     for asked in (("p",), ("p", "a")):
         found = sluice("verdict", *asked, "--json").json
         assert (found["run"], found["verdict"]) == ("a", "failed")
-
-
-# --- validate --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -113,17 +109,15 @@ def test_validate_ends_with_the_code_of_the_new_verdict(
     assert started[0][-4:] == ["--pipeline", str(held.file), "--run", "a"]
 
 
-def test_validate_refuses_unknown_runs_and_batches_that_wait(
-    held: Place, sluice: Sluice, spark: None, golden: Golden
-) -> None:
+def test_validate_refuses_unknown_runs_and_batches_that_wait(held: Place, sluice: Sluice, spark: None) -> None:
     assert isinstance(sluice("validate", str(held.file), "b").error, UnknownRunError)
     held.ledger.judged(None, "p", "a", verdict="failed", judgement={"waits": [1, 1]})
     assert isinstance(sluice("validate", str(held.file), "a").error, ConfigError)
-    golden("validate", sluice.transcript)
+    sluice.recorded("validate")
 
 
 def test_validate_that_is_interrupted_changes_no_verdict(
-    held: Place, sluice: Sluice, spark: None, monkeypatch: pytest.MonkeyPatch, golden: Golden
+    held: Place, sluice: Sluice, spark: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(_submission: SparkSubmit) -> int:
         raise Interrupted(signal.SIGINT)
@@ -132,13 +126,13 @@ def test_validate_that_is_interrupted_changes_no_verdict(
     assert sluice("validate", str(held.file), "a").exit_code == 130
     row = held.ledger.known_run("p", "a")
     assert (row.state, row.verdict) == ("done", "failed")
-    golden("validate", sluice.transcript)
+    sluice.recorded("validate")
 
 
-def test_run_refuses_a_held_pipeline_before_spark_starts(held: Place, sluice: Sluice, golden: Golden) -> None:
+def test_run_refuses_a_held_pipeline_before_spark_starts(held: Place, sluice: Sluice) -> None:
     assert isinstance(sluice("run", str(held.file)).error, HeldError)
     assert [run.run for run in held.ledger.runs("p")] == ["a"], "each hour's refusal is no run"
-    golden("run", sluice.transcript)
+    sluice.recorded("run")
 
 
 def test_status_knows_a_held_pipeline_by_its_file(held: Place, sluice: Sluice, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -147,29 +141,29 @@ def test_status_knows_a_held_pipeline_by_its_file(held: Place, sluice: Sluice, m
     assert "p is held" in sluice("status", str(held.file)).stderr
 
 
-def test_accept_ends_the_hold(held: Place, sluice: Sluice, golden: Golden) -> None:
+def test_accept_ends_the_hold(held: Place, sluice: Sluice) -> None:
     assert (held.holds(), "is held" in sluice("status", "p").stderr) == ("a", True)
     assert sluice("accept", "p", "a", "--reason", "known gap").exit_code == 0
     assert (held.holds(), "is held" in sluice("status", "p").stderr) == (None, False)
     again = sluice("accept", "p", "a", "--reason", "another reason", "--json").json
     assert again == {"pipeline": "p", "run": "a", "verdict": "failed", "accepted": "known gap"}
-    golden("accept", sluice.transcript)
+    sluice.recorded("accept")
 
 
-def test_accept_says_that_a_waiting_batch_is_published_next(held: Place, sluice: Sluice, golden: Golden) -> None:
+def test_accept_says_that_a_waiting_batch_is_published_next(held: Place, sluice: Sluice) -> None:
     judgement = {"reasons": ["id: 3 unexpected"], "waits": [1, 7]}
     held.ledger.judged(None, "p", "a", verdict="failed", judgement=judgement)
     assert "batch 7" in sluice("accept", "p", "a", "--reason", "fine").stderr
-    golden("accept", sluice.transcript)
+    sluice.recorded("accept")
 
 
-def test_accept_begins_a_new_normal(held: Place, sluice: Sluice, golden: Golden) -> None:
+def test_accept_begins_a_new_normal(held: Place, sluice: Sluice) -> None:
     asked = ("accept", "p", "a", "--reason", "a new shop", "--new-normal")
     assert sluice(*asked).exit_code == 0
     assert held.ledger.normal_since("p") == ("a", "a new shop")
     assert "a new shop" in sluice("status", "p").stderr
     assert sluice(*asked, "--json").json["new_normal"] is True
-    golden("accept", sluice.transcript)
+    sluice.recorded("accept")
 
 
 def test_status_does_not_name_a_retraction_that_the_sink_refuses(held: Place, sluice: Sluice) -> None:
@@ -179,10 +173,10 @@ def test_status_does_not_name_a_retraction_that_the_sink_refuses(held: Place, sl
     assert ("sluice accept" in said, "sluice retract" in said) == (True, False)
 
 
-def test_accept_refuses_a_verdict_that_did_not_fail(held: Place, sluice: Sluice, golden: Golden) -> None:
+def test_accept_refuses_a_verdict_that_did_not_fail(held: Place, sluice: Sluice) -> None:
     held.ledger.judged(None, "p", "a", verdict="passed", judgement={})
     assert sluice("accept", "p", "a", "--reason", "x").exit_code == ExitCode.CONFIG
-    golden("accept", sluice.transcript)
+    sluice.recorded("accept")
 
 
 def profile(rows: int, nulls: int) -> dict[str, Any]:
@@ -201,9 +195,7 @@ def profiled(place: Place) -> Place:
     return place
 
 
-def test_profile_shows_the_newest_run_that_wrote_rows_and_a_column_run_by_run(
-    profiled: Place, sluice: Sluice, golden: Golden
-) -> None:
+def test_profile_shows_the_newest_run_that_wrote_rows_and_a_column_run_by_run(profiled: Place, sluice: Sluice) -> None:
     done = sluice("profile", "p")
     assert done.stderr.startswith("run b of p")
     assert max(len(line.rstrip()) for line in done.stdout.splitlines()) <= 80
@@ -211,7 +203,7 @@ def test_profile_shows_the_newest_run_that_wrote_rows_and_a_column_run_by_run(
     assert [line.split()[:4] for line in column.splitlines()[1:]] == [["b", "4", "0", "0.00"], ["a", "4", "1", "25.00"]]
     for run in ("old", "c"):  # without a profile, and without rows
         assert sluice("profile", "p", run).exit_code == 0
-    golden("profile", sluice.transcript)
+    sluice.recorded("profile")
 
 
 def test_profile_prints_figures_without_sketches_as_json(profiled: Place, sluice: Sluice) -> None:
@@ -223,7 +215,7 @@ def test_profile_prints_figures_without_sketches_as_json(profiled: Place, sluice
     assert "sketch" not in run["columns"]["name"]
 
 
-def test_profile_refuses_unknown_runs_and_columns(profiled: Place, sluice: Sluice, golden: Golden) -> None:
+def test_profile_refuses_unknown_runs_and_columns(profiled: Place, sluice: Sluice) -> None:
     assert isinstance(sluice("profile", "p", "nope").error, UnknownRunError)
     assert isinstance(sluice("profile", "p", "--column", "amuont").error, ConfigError)
-    golden("profile", sluice.transcript)
+    sluice.recorded("profile")
