@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
-from typing import Any
 
 import pytest
+from tests.chaos.commands import listed
 from tests.fixtures.runs import Sandbox, consume, good
 
 from sluice.local.kafka import Record
@@ -50,7 +49,7 @@ def test_hostile_records_are_quarantined_verbatim_and_the_rest_is_written(sandbo
     assert sandbox.sink() == Counter(placed[len(bad) :])
     on_broker = {(r.topic, r.partition, r.offset): r for r in consume(sandbox.broker, sandbox.topic)}
     rules = dict(zip(placed, (rule for *_, rule in HOSTILE.values()), strict=False))
-    for row in sandbox.rows("table_quarantine").to_pylist():
+    for row in listed(sandbox, "table_quarantine"):
         place = row["_topic"], row["_partition"], row["_offset"]
         record = on_broker[place]
         assert (row["key"], row["value"], row["_run"]) == (record.key, record.value, "r")
@@ -69,7 +68,7 @@ def test_tombstones_are_refused_or_rows_and_can_be_redriven(sandbox: Sandbox, re
         sandbox.configure(recovery=recovery, decode={"json": {"schema": "id BIGINT, name STRING", "key": "of", **keys}})
 
     def table() -> Counter[tuple[str, int | None]]:
-        return Counter((row["of"], row["id"]) for row in sandbox.rows().to_pylist())
+        return Counter((row["of"], row["id"]) for row in listed(sandbox))
 
     decoding()
     sandbox.produce([Record(0, b"a", good(1)), Record(0, b"a", None), Record(1, b"b", good(2))])
@@ -99,64 +98,5 @@ def test_transform_that_breaks_its_promise_about_rows_commits_nothing(sandbox: S
     sandbox.run("r")
     # 0, 3 and 6 are malformed, 1 and 5 are dropped
     assert split(sandbox, "r") == (4, 2, 3)
-    assert Counter(sandbox.rows().column("id").to_pylist()) == Counter([2, 4, 7, 8])
+    assert Counter(row["id"] for row in listed(sandbox)) == Counter([2, 4, 7, 8])
     sandbox.assert_balanced()
-
-
-@pytest.mark.parametrize(
-    ("sql", "rows", "expected"),
-    [
-        ("SELECT * FROM source ORDER BY name", "one", (9, 0, 3)),  # Spark reads a batch twice
-        pytest.param("SELECT * FROM source LIMIT 2", "filter", (2, 7, 3), marks=pytest.mark.long),  # and not to its end
-        pytest.param(
-            "SELECT id % 2 AS parity, count(*) AS n FROM source GROUP BY 1", "aggregate", (9, 0, 3),
-            marks=pytest.mark.long,
-        ),
-    ],
-    ids=["sorts", "stops-early", "aggregates"],
-)  # fmt: skip
-def test_transform_accounts_for_the_records_that_went_in(
-    sandbox: Sandbox, sql: str, rows: str, expected: tuple[int, ...]
-) -> None:
-    sandbox.configure(kafka=ALL, transform={"sql": sql}, rows=rows)
-    sandbox.feed(12, bad_every=4)
-    sandbox.run("r")
-    assert split(sandbox, "r") == expected
-    if rows == "aggregate":
-        found = {(row["parity"], row["n"]) for row in sandbox.rows().to_pylist()}
-        assert found == {(0, 3), (1, 6)}
-    sandbox.assert_balanced()
-
-
-def test_many_rows_of_a_record_count_as_one_record_written(sandbox: Sandbox) -> None:
-    sandbox.configure(
-        decode={"json": {"schema": "id BIGINT, parts ARRAY<STRING>"}},
-        transform={"sql": "SELECT * EXCEPT (parts), explode(parts) AS part FROM source"},
-        rows="many",
-    )
-    parts: list[Any] = [["a", "b"], [], ["c"], ["d", "d", "d"], None]
-    values = [json.dumps({"id": n, "parts": p}).encode() for n, p in enumerate(parts)]
-    placed = sandbox.produce([*((n % 2, None, value) for n, value in enumerate(values)), (0, None, b"?")])
-    sandbox.run("r")
-    assert split(sandbox, "r") == (3, 2, 1)
-    assert sandbox.sink() == Counter({placed[0]: 2, placed[2]: 1, placed[3]: 3})
-    assert sandbox.quarantine() == Counter(placed[5:])
-    sandbox.assert_balanced()
-
-
-@pytest.mark.long
-def test_rule_refuses_records_that_are_redriven_when_it_changes(sandbox: Sandbox) -> None:
-    rule: dict[str, Any] = {"name": "small", "sql": {"passes": "id < 6", "column": "id"}}
-    sandbox.configure(rules=[rule], quality={"max_quarantined": "100%"})
-    placed = sandbox.produce([Record(n % 2, None, b'{"id": %d, "name": "n"}' % n) for n in range(10)])
-    sandbox.run("r")
-    sandbox.assert_exact()
-    assert sandbox.sink() == Counter(placed[:6])
-    refused = sandbox.rows("table_quarantine").to_pylist()
-    assert sandbox.quarantine() == Counter(placed[6:])
-    assert [r["_errors"] for r in sorted(refused, key=lambda r: r["value"])] == [
-        [{"rule": "small", "severity": "critical", "column": "id", "detail": str(n)}] for n in range(6, 10)
-    ]
-    sandbox.configure(rules=[rule | {"sql": {"passes": "id < 8"}}], quality={"max_quarantined": "100%"})
-    sandbox.run("again", redriven="quarantined")
-    assert (sandbox.sink(), sandbox.quarantine()) == (Counter(placed[:8]), Counter(placed[8:]))
