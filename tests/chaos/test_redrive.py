@@ -5,12 +5,12 @@ Its kills are in ``test_corrections.py``.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.chaos.commands import assert_conserved, deep, lost, redrive, said, versions
+from tests.chaos.commands import assert_conserved, deep, json_of, lost, redrive, said, versions
+from tests.chaos.drivers import PASSING
 from tests.fixtures.runs import Sandbox, refuse_a_topic_made_anew
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
@@ -30,8 +30,8 @@ def test_redrive_writes_lost_records_that_are_poison_no_more(sandbox: Sandbox) -
     assert sandbox.account("again") == dict(planned=2, written=2, filtered=0, quarantined=0, absent=0, lost=0)
     assert_conserved(sandbox)
 
-    listed = json.loads(sandbox.cli("redrive", str(sandbox.file), "--dry-run", "--json").stdout)
-    assert [(item["start"], item["end"], item["held by"]) for item in listed] == [(3, 4, "kafka")]
+    dry = json_of(sandbox, "redrive", "--dry-run")
+    assert [(item["start"], item["end"], item["held by"]) for item in dry] == [(3, 4, "kafka")]
     redrive(sandbox, "--of", "p0", expect=10)
     redrive(sandbox, "--range", f"{sandbox.topic}:1:0-3")
     assert len(lost(sandbox)) == 1
@@ -49,7 +49,7 @@ def test_redrive_of_a_topic_that_is_recreated_meanwhile_is_refused(sandbox: Sand
     sandbox.feed(6)
     sandbox.run("lossy", POISON_IDS="1")
     assert lost(sandbox) == Counter(sandbox.produced)
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     driver = sandbox.start("again", gate_at="rows-staged", redriven="lost")
     refuse_a_topic_made_anew(sandbox, driver)
     assert not sandbox.sink()

@@ -15,7 +15,9 @@ from pathlib import Path
 import pytest
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
-from tests.chaos.drivers import lost
+from tests.chaos.cases import LONG, long
+from tests.chaos.commands import listed
+from tests.chaos.drivers import PASSING, gated, lost, opened
 from tests.fixtures.node import SecondNode
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, good, refuse_a_topic_made_anew
 
@@ -25,8 +27,6 @@ from sluice.local.kafka import Topics
 from sluice.run.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
-
-LONG = pytest.mark.long
 
 
 def state(sandbox: Sandbox) -> tuple[object, ...]:
@@ -121,15 +121,11 @@ def test_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) -> Non
 
 @LONG
 def test_kafka_records_that_are_deleted_while_they_are_read_are_told_from_gaps(sandbox: Sandbox) -> None:
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(6)
-    driver = sandbox.start("r", gate_at="batch-started")
-    driver.await_gate()
+    driver = gated(sandbox, "batch-started")
     sandbox.topics.delete_records(sandbox.topic, {0: 2})
-    driver.open_gate()
-    end = driver.wait()
-    assert end.code == 21, end.stderr[-4000:]
-    assert f"{sandbox.topic}-0 [0, 2)" in end.message
+    assert f"{sandbox.topic}-0 [0, 2)" in opened(driver, 21).message
     assert not sandbox.sink()
 
 
@@ -138,9 +134,11 @@ def test_kafka_records_that_are_deleted_while_they_are_read_are_told_from_gaps(s
     ("strategy", "transform", "gate_at"),
     [
         ("replay", {"arrow": "gate:table"}, "before-sink-commit:2"),
-        pytest.param("replay", {"python": "gate:passing"}, "before-sink-commit:2", marks=LONG),
-        pytest.param("wal", {"arrow": "gate:table"}, "segments-staged:2", marks=LONG),
-        pytest.param("ignore_range", {"python": "gate:passing"}, "batch-started:2", marks=LONG),
+        *long(
+            ("replay", {"python": "gate:passing"}, "before-sink-commit:2"),
+            ("wal", {"arrow": "gate:table"}, "segments-staged:2"),
+            ("ignore_range", {"python": "gate:passing"}, "batch-started:2"),
+        ),
     ],
     ids=["replay-arrow", "replay-spark", "wal", "ignore_range"],
 )
@@ -150,9 +148,7 @@ def test_kafka_topic_that_is_recreated_while_a_run_reads_it_is_refused_before_a_
     sandbox.configure(recovery=strategy, transform=transform)
     sandbox.feed(24)
     refuse_a_topic_made_anew(sandbox, sandbox.start("r", gate_at=gate_at))
-    rows = sandbox.rows()
-    assert rows is not None
-    assert max(rows.column("id").to_pylist()) < 24
+    assert max(row["id"] for row in listed(sandbox)) < 24
     assert 0 < sandbox.sink().total() < 24
     assert sandbox.sink() <= Counter(sandbox.produced)
     assert not lost(sandbox)
@@ -175,14 +171,12 @@ def test_kafka_topic_that_is_recreated_while_an_interval_reads_it_replaces_no_ro
 @LONG
 @pytest.mark.parametrize("trouble", ["dies", "pauses"])
 def test_kafka_broker_that_dies_or_pauses_in_a_batch_is_waited_for(sandbox: Sandbox, trouble: str) -> None:
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(12, bad_every=4)
-    driver = sandbox.start("r", gate_at="batch-started:2")
-    driver.await_gate()
+    driver = gated(sandbox, "batch-started:2")
     if trouble == "dies":
         sandbox.broker.kill()
         sandbox.broker.start()
-        driver.open_gate()
     else:
         sandbox.broker.pause()
         driver.open_gate()
@@ -191,8 +185,7 @@ def test_kafka_broker_that_dies_or_pauses_in_a_batch_is_waited_for(sandbox: Sand
                 driver.process.wait(10)
         finally:
             sandbox.broker.resume()
-    end = driver.wait()
-    assert end.code == 0, end.stderr[-4000:]
+    opened(driver)
     sandbox.assert_exact()
 
 
