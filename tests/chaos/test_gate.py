@@ -6,6 +6,8 @@ import json
 from typing import Any
 
 import pytest
+from tests.chaos.cases import long
+from tests.chaos.commands import below, lost, said, suite
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.errors import ExitCode
@@ -19,9 +21,7 @@ _EPOCH = 1_356_998_400_000
 
 def gated(sandbox: Sandbox, most: int, *, on_failed: str = "hold", **keys: Any) -> None:
     """Write a suite that no batch with an ``id`` above ``most`` passes."""
-    below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": most}}
-    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [below]}))
-    quality = {"suite": "suite.json", "when": "before_commit", "on_failed": on_failed}
+    quality = {**suite(sandbox, below(most)), "when": "before_commit", "on_failed": on_failed}
     sandbox.configure(quality=quality, **keys)
 
 
@@ -34,27 +34,25 @@ def refused(sandbox: Sandbox, run: str, **options: Any) -> str:
     return sandbox.run(run, validate=True, expect=ExitCode.QUALITY_FAILED, **options).stderr
 
 
-def open_offsets(sandbox: Sandbox) -> int:
-    return sum(len(row.range) for row in sandbox.ledger.lost(sandbox.name))
-
-
 def waits(sandbox: Sandbox, run: str) -> tuple[int, int] | None:
     return waiting(sandbox.ledger, sandbox.name, sandbox.ledger.known_run(sandbox.name, run))
 
 
 @pytest.mark.parametrize(
-    ("recovery", "points"),
+    ("kind", "recovery", "points"),
     [
-        ("replay", ()),
-        pytest.param("replay", ("judged", "run-planned"), marks=pytest.mark.long),
-        pytest.param("wal", ("judged", "run-planned"), marks=pytest.mark.long),
+        ("delta", "replay", ()),
+        *long(
+            *(("delta", recovery, ("judged", "run-planned")) for recovery in ("replay", "wal")),
+            *((kind, "replay", ("judged",)) for kind in ("postgres", "iceberg", "files", "kafka")),
+        ),
     ],
-    ids=["replay", "replay-every", "wal-every"],
 )
 def test_batch_that_fails_is_published_once_when_it_is_accepted(
-    sandbox: Sandbox, recovery: str, points: tuple[str, ...]
+    request: pytest.FixtureRequest, kind: str, recovery: str, points: tuple[str, ...]
 ) -> None:
     """Batches before it are published; killed behind the verdict, it is not judged again."""
+    sandbox: Sandbox = request.getfixturevalue("sandbox" if kind == "delta" else f"into_{kind}")
     gated(sandbox, 9, recovery=recovery)
     fed(sandbox, 0, 6)
     sandbox.run("first", validate=True)
@@ -78,6 +76,17 @@ def test_batch_that_fails_is_published_once_when_it_is_accepted(
     sandbox.assert_exact()
     row = sandbox.ledger.known_run(sandbox.name, "good")
     assert row.verdict in ("warned", "passed"), "an accepted batch does not fail the run that publishes it"
+    if kind != "delta":
+        before = sandbox.sink()
+        fed(sandbox, 11, 14)
+        refused(sandbox, "worse")
+        give_up(sandbox.ledger, sandbox.name, "worse", reason="wrong")
+        fed(sandbox, 0, 2)
+        sandbox.run("last", validate=True, kill_at="sink-committed")
+        sandbox.run("last", validate=True)
+        sandbox.assert_balanced()
+        assert (sandbox.sink() - before).total() == 2
+        assert lost(sandbox).total() == 3
 
 
 @pytest.mark.long
@@ -103,8 +112,8 @@ def test_batch_that_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) ->
     gated(sandbox, 9)
     fed(sandbox, 8, 12)
     refused(sandbox, "bad")
-    done = sandbox.cli("retract", str(sandbox.file), "bad", "--reason", "wrong unit")
-    assert (done.returncode, sandbox.sink()) == (0, {}), done.stderr
+    said(sandbox, "retract", "bad", "--reason", "wrong unit")
+    assert sandbox.sink() == {}
     gated(sandbox, 12, recovery="wal")
     message = sandbox.run("switched", validate=True, expect=ExitCode.CONFIG).message
     assert "batch 0" in message, "another epoch would read and publish the batch"
@@ -129,7 +138,7 @@ def test_batch_that_is_given_up_is_lost_and_can_be_redriven(sandbox: Sandbox) ->
     fed(sandbox, 0, 4)
     sandbox.run("next", validate=True)
     sandbox.assert_balanced()
-    assert (sum(sandbox.sink().values()), open_offsets(sandbox)) == (12, 4)
+    assert (sandbox.sink().total(), lost(sandbox).total()) == (12, 4)
 
 
 @pytest.mark.long
@@ -162,40 +171,3 @@ def test_rows_of_a_run_without_verdict_are_judged_behind_the_next_run(sandbox: S
     assert {run: row.verdict for run, row in rows.items()} == {"unjudged": "failed", "good": "failed"}
     (why,) = (rows["good"].judgement or {})["reasons"]
     assert why.startswith("earlier_runs: unjudged, ")
-
-
-@pytest.mark.long
-def test_limits_count_before_anything_is_published(sandbox: Sandbox) -> None:
-    sandbox.configure(quality={"when": "before_commit", "max_quarantined": 1})
-    sandbox.feed(6, bad_every=3)
-    assert "max_quarantined: 2 of 6 records" in refused(sandbox, "bad")
-    assert (sandbox.sink(), sandbox.quarantine()) == ({}, {})
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["postgres", "iceberg", "files", "kafka"])
-def test_batches_of_other_sinks_are_judged_first(kind: str, request: pytest.FixtureRequest) -> None:
-    sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")
-    gated(sandbox, 9)
-    fed(sandbox, 0, 4)
-    sandbox.run("first", validate=True)
-    first = sandbox.sink()
-    fed(sandbox, 6, 12)
-    sandbox.run("bad", validate=True, kill_at="judged")
-    assert sandbox.sink() == first
-    sandbox.run("later", validate=True, expect=ExitCode.HELD)
-    refused(sandbox, "bad")
-    assert sandbox.sink() == first
-    accept(sandbox.ledger, sandbox.name, "bad", reason="a known outlier")
-    sandbox.run("good", validate=True, kill_at="sink-committed")
-    sandbox.run("good", validate=True)
-    sandbox.assert_exact()
-    fed(sandbox, 11, 14)
-    refused(sandbox, "worse")
-    give_up(sandbox.ledger, sandbox.name, "worse", reason="wrong")
-    fed(sandbox, 0, 2)
-    sandbox.run("last", validate=True, kill_at="sink-committed")
-    sandbox.run("last", validate=True)
-    sandbox.assert_balanced()
-    assert open_offsets(sandbox) == 3
-    assert sum(sandbox.sink().values()) == 12
