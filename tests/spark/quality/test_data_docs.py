@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import jinja2
@@ -16,34 +15,24 @@ from sluice_spark.quality.data_docs import prune
 pytestmark = pytest.mark.spark
 
 
-def test_data_docs_get_the_pages_of_the_run_alone(spark: SparkSession, tmp_path: Path) -> None:
+def test_data_docs_get_the_pages_of_the_run_alone_and_compile_templates_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     own = Court(spark, tmp_path)
     site = tmp_path / "quality" / "judged" / "gx" / "uncommitted" / "data_docs" / "local_site"
     expectation = expect("column_values_to_not_be_null", column="n")
+    table = expect("column_values_to_not_be_null", scope="table", column="n")
     own.judge(expectation, runs=("old",))
     (first,) = site.glob("validations/judged-slice/old/**/*.html")
     first.write_text("as it was")
-    own.judge(expectation, expect("column_values_to_not_be_null", scope="table", column="n"), runs=("new",))
+    monkeypatch.setattr(jinja2.Environment, "compile", mock.Mock(side_effect=AssertionError("compiled again")))
+    assert own.judge(expectation, table, runs=("new",)).data_docs is not None
     assert first.read_text() == "as it was"
     for page in ("validations/judged-slice/new", "validations/judged-table/new"):
         assert len(list((site / page).glob("**/*.html"))) == 1
     assert {p.stem for p in (site / "expectations").glob("*.html")} == {"judged-slice", "judged-table"}
     index = (site / "index.html").read_text()
     assert all(f"{name}/{run}/" in index for name, run in (("judged-slice", "old"), ("judged-slice", "new")))
-
-
-def test_data_docs_compile_templates_once_for_all_runs(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    own = Court(spark, tmp_path)
-    expectation = expect("column_values_to_not_be_null", column="n")
-    own.judge(expectation, runs=("old",))
-
-    def compiled(*_: Any, **__: Any) -> None:
-        raise AssertionError("a template was compiled again")
-
-    monkeypatch.setattr(jinja2.Environment, "compile", compiled)
-    assert own.judge(expectation, runs=("new",)).data_docs is not None
     (project,) = tmp_path.glob("quality/*/gx/great_expectations.yml")
     assert "sluice" not in project.read_text(), "whoever opens the project need not have this package"
 
@@ -55,6 +44,7 @@ def test_data_docs_are_built_without_a_folder_for_templates(court: Court, monkey
 
 def test_data_docs_show_examples_of_a_failed_run(court: Court) -> None:
     judgement = court.judge(expect("column_values_to_be_between", column="n", max_value=100), runs=("old", "new"))
+    assert judgement.rows == 5
     site = Path(str(judgement.data_docs)).parent
     assert any("500" in page.read_text() for page in site.glob("validations/judged-slice/new/**/*.html"))
 
