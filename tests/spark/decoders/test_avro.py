@@ -255,22 +255,20 @@ def test_avro_worker_without_fastavro_refuses_no_record(registry: StandIn, monke
 
 
 def test_avro_columns_that_init_declares_take_the_records(spark: SparkSession, registry: StandIn) -> None:
-    """Each type that has a column, with the value of the table above."""
+    """Each type that has a column, with the values of the table above."""
     taken = [
-        (kind, value, expected)
+        (kind, value, columns_of({1: Schema("AVRO", json.dumps(record(v=kind)))}, {1: 1}).columns)
         for _, kind, value, expected in VALUES
         if not isinstance(expected, str) or value == expected
     ]
-    schemas = {n: record(v=kind) for n, (kind, _, _) in enumerate(taken, 1)}
-    found = {n: columns_of({n: Schema("AVRO", json.dumps(schema))}, {n: 1}) for n, schema in schemas.items()}
-    shown = {n for n, made in found.items() if made.columns}
-    assert len(shown) > 20
-    for number, schema in schemas.items():
-        registry.register(number, schema)
-    by_type: dict[str, list[int]] = {}
-    for number in shown:
-        by_type.setdefault(found[number].columns[0][1], []).append(number)
-    assert {"INT", "BIGINT", "STRING", "DOUBLE", "DATE", "TIMESTAMP", "DECIMAL(10,2)"} <= set(by_type)
-    for kind, numbers in by_type.items():
-        values: list[bytes | None] = [written(n, schemas[n], {"v": taken[n - 1][1]}) for n in numbers]
-        assert [f for f in brief(spark, values, f"v {kind}") if isinstance(f, str)] == [], kind
+    names = {columns[0][1]: f"v{n}" for n, (_, _, columns) in enumerate(taken) if columns}
+    assert {"INT", "BIGINT", "STRING", "DOUBLE", "DATE", "TIMESTAMP", "DECIMAL(10,2)"} <= names.keys()
+    values: list[bytes | None] = []
+    for number, (kind, value, columns) in enumerate(taken):
+        if columns:
+            name = names[columns[0][1]]
+            registry.register(number, record(**{name: kind}))
+            values.append(written(number, record(**{name: kind}), {name: value}))
+    assert len(values) > 20
+    found = brief(spark, values, ", ".join(f"{name} {kind}" for kind, name in names.items()))
+    assert [row for row in found if isinstance(row, str)] == []
