@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.chaos.cases import WAYS
+from tests.chaos.commands import ALL_BAD
 from tests.fixtures.runs import Sandbox
 
 from sluice.profile import NO_ROWS, Profile
@@ -37,25 +39,16 @@ def whole(sandbox: Sandbox, *runs: str) -> Profile:
     return sandbox.ledger.profile(sandbox.name, runs) or NO_ROWS
 
 
-@pytest.mark.parametrize(
-    ("recovery", "engine", "point"),
-    [
-        ("replay", "auto", None),
-        *(
-            pytest.param(recovery, engine, point, marks=pytest.mark.long)
-            for recovery, engine in (("replay", "auto"), ("replay", "spark"), ("wal", "auto"), ("hot", "auto"))
-            for point in ("rows-staged", "sink-committed", "batch-recorded")
-        ),
-    ],
-)
-def test_profile_is_that_of_the_rows(sandbox: Sandbox, recovery: str, engine: str, point: str | None) -> None:
+@pytest.mark.long
+@pytest.mark.parametrize(("recovery", "engine"), WAYS)
+@pytest.mark.parametrize("point", ["rows-staged", "sink-committed", "batch-recorded"])
+def test_profile_is_that_of_the_rows(sandbox: Sandbox, recovery: str, engine: str, point: str) -> None:
     configure(sandbox, recovery=recovery, engine=engine)
     feed(sandbox)
-    runs = ["killed", "after"] if point else ["after"]
-    for run in runs:
-        sandbox.run(run, kill_at=point if run == "killed" else None)
+    sandbox.run("killed", kill_at=point)
+    sandbox.run("after")
     sandbox.assert_exact()
-    found = whole(sandbox, *runs)
+    found = whole(sandbox, "killed", "after")
     written = [n for n in range(12) if n % 4 != 3]
     amounts = [n / 2 for n in written if n % 3]
     assert found.rows == len(written)
@@ -78,10 +71,8 @@ def test_intervals_and_redrives_have_profiles(sandbox: Sandbox) -> None:
     sandbox.run("again", interval=("2026-03-01", "2026-03-02"), kill_at="sink-committed")
     sandbox.run("again", interval=("2026-03-01", "2026-03-02"))
     assert whole(sandbox, "again") == whole(sandbox, "live")
-    sandbox.configure(
-        decode={"text": {}}, transform={"sql": "SELECT 1L AS id, * EXCEPT (value) FROM source"},
-        quality={"max_quarantined": "100%"},
-    )  # fmt: skip
+    transform = {"sql": "SELECT 1L AS id, * EXCEPT (value) FROM source"}
+    sandbox.configure(decode={"text": {}}, transform=transform, **ALL_BAD)
     sandbox.run("moved", redriven="quarantined")
     moved = whole(sandbox, "moved")
     assert (moved.rows, moved.columns["id"].high) == (3, 1)

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import operator
 from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.chaos.cases import WAYS
+from tests.chaos.commands import ALL_BAD, AS_NUMBER, listed
 from tests.fixtures.runs import Sandbox
 
 from sluice.rescued import Rescued
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-SCHEMA = "id BIGINT, name STRING"
 NOON = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 
 
 def configure(sandbox: Sandbox, *, rescue: bool = True, **keys: Any) -> None:
-    decode = {"json": {"schema": SCHEMA, "rescue": rescue}}
-    sandbox.configure(
-        decode=decode, sink={"delta": {"path": "table", "evolve": "add"}}, quality={"max_quarantined": "100%"}, **keys
-    )
+    decode = {"json": {"schema": "id BIGINT, name STRING", "rescue": rescue}}
+    sandbox.configure(**{"decode": decode, "sink": {"delta": {"path": "table", "evolve": "add"}}, **ALL_BAD, **keys})
 
 
 def feed(sandbox: Sandbox, count: int = 12) -> None:
@@ -37,8 +34,7 @@ def feed(sandbox: Sandbox, count: int = 12) -> None:
 
 
 def kept(sandbox: Sandbox) -> Counter[tuple[int, str | None]]:
-    rows = sandbox.rows()
-    return Counter() if rows is None else Counter((row["id"], row.get("_rescued")) for row in rows.to_pylist())
+    return Counter((row["id"], row.get("_rescued")) for row in listed(sandbox))
 
 
 def wanted(numbers: range, *, since: int = 0) -> Counter[tuple[int, str | None]]:
@@ -46,19 +42,11 @@ def wanted(numbers: range, *, since: int = 0) -> Counter[tuple[int, str | None]]
     return Counter((n, f'{{"tax":{n}.50,"\\u0061b":[ {n} ]}}' if n % 3 == 0 and n >= since else None) for n in written)
 
 
-@pytest.mark.parametrize(
-    ("recovery", "engine", "point"),
-    [
-        ("replay", "auto", None),
-        *(
-            pytest.param(recovery, engine, point, marks=pytest.mark.long)
-            for recovery, engine in (("replay", "auto"), ("replay", "spark"), ("wal", "auto"), ("hot", "auto"))
-            for point in ("rows-staged", "sink-committed", "batch-recorded")
-        ),
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("recovery", "engine"), WAYS)
+@pytest.mark.parametrize("point", ["rows-staged", "sink-committed", "batch-recorded"])
 def test_rescued_fields_are_in_the_table_and_counted_by_run(
-    sandbox: Sandbox, recovery: str, engine: str, point: str | None
+    sandbox: Sandbox, recovery: str, engine: str, point: str
 ) -> None:
     configure(sandbox, rescue=False, recovery=recovery, engine=engine)
     feed(sandbox)
@@ -66,13 +54,12 @@ def test_rescued_fields_are_in_the_table_and_counted_by_run(
     assert "rescued" not in sandbox.ledger.account(sandbox.name, "before")
     configure(sandbox, recovery=recovery, engine=engine)
     feed(sandbox)
-    runs = ["killed", "after"] if point else ["after"]
-    for run in runs:
-        sandbox.run(run, kill_at=point if run == "killed" else None)
+    sandbox.run("killed", kill_at=point)
+    sandbox.run("after")
     sandbox.assert_exact()
     assert kept(sandbox) == wanted(range(24), since=12)
-    counted = [sandbox.ledger.rescued(sandbox.name, run) for run in runs]
-    assert functools.reduce(operator.or_, counted) == Rescued(3, {"ab": 3, "tax": 3})
+    counted = [sandbox.ledger.rescued(sandbox.name, run) for run in ("killed", "after")]
+    assert counted[0] | counted[1] == Rescued(3, {"ab": 3, "tax": 3})
     shown = " ".join(sandbox.cli("status", sandbox.name).stderr.split())
     last = next(each for each in counted[::-1] if each.records)
     assert f"{last.records} records have fields that the schema does not have" in shown
@@ -90,12 +77,7 @@ def test_interval_and_redrive_keep_and_count_rescued_fields(sandbox: Sandbox) ->
     expected = wanted(range(12)) + Counter([(100, '{"tax":{}}')])
     assert kept(sandbox) == expected
     assert sandbox.ledger.account(sandbox.name, "again")["rescued"] == {"records": 4, "fields": {"tax": 4, "ab": 3}}
-    sandbox.configure(
-        decode={"json": {"schema": "id STRING, name STRING", "rescue": True}},
-        transform={"sql": "SELECT try_cast(id AS BIGINT) AS id, * EXCEPT (id) FROM source"},
-        sink={"delta": {"path": "table", "evolve": "add"}},
-        quality={"max_quarantined": "100%"},
-    )
+    configure(sandbox, **AS_NUMBER | {"decode": {"json": {"schema": "id STRING, name STRING", "rescue": True}}})
     sandbox.run("moved", redriven="quarantined")
     assert kept(sandbox) == expected + Counter([(None, '{"z":1}')])
     assert sandbox.ledger.account(sandbox.name, "moved")["rescued"] == {"records": 1, "fields": {"z": 1}}
