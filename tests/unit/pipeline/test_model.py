@@ -17,7 +17,7 @@ from tests.fixtures.pipelines import loaded, modelled
 from tests.fixtures.specs import GOOD, write
 
 from sluice.decoders.format import Format
-from sluice.fields import described
+from sluice.fields import Strict, described
 from sluice.pipeline import Pipeline, Rows, load
 from sluice.pipeline.load import clash_of
 from sluice.pipeline.quality import Quality, exceeds
@@ -152,6 +152,7 @@ def test_foreach_and_console_sinks_of_two_pipelines_do_not_clash(tmp_path: Path,
 
 
 def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str | None]]:
+    assert issubclass(model, Strict), f"{model} takes unknown keys"
     docs = described(model)
     for name, field in model.model_fields.items():
         key = f"{above}{field.alias or name}"
@@ -162,7 +163,7 @@ def fields(model: type[BaseModel], above: str = "") -> Iterator[tuple[str, str |
                 yield from fields(kind, f"{key}.")
 
 
-def test_every_key_is_described_for_the_editor_and_in_the_docs() -> None:
+def test_pipeline_keys_are_known_by_name_and_described_for_the_editor_and_in_the_docs() -> None:
     page = (CHECKOUT / "docs" / "pipeline.md").read_text()
     found = dict(fields(Pipeline))
     assert len(found) > 40
