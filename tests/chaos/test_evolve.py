@@ -8,34 +8,33 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.chaos.cases import DIRECT, WAYS
+from tests.chaos.commands import ALL_BAD, delta, listed
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 WIDER = {"json": {"schema": "id BIGINT, name STRING, tax BIGINT, at STRUCT<city: STRING>"}}
 ADDED = [{"column": "tax", "type": "bigint"}, {"column": "at", "type": "struct<city:string>"}]
-DIRECT = ("rows-staged", "before-sink-commit", "sink-committed", "quarantine-committed", "batch-recorded")
 
 
 def configure(sandbox: Sandbox, *, wider: bool = True, evolve: str = "add", **keys: Any) -> None:
     more = {"decode": WIDER} if wider else {}
-    sink = {"delta": {"path": "table", "evolve": evolve}}
-    sandbox.configure(sink=sink, quality={"max_quarantined": "100%"}, **more, **keys)
+    sandbox.configure(**{"sink": {"delta": {"path": "table", "evolve": evolve}}, **ALL_BAD, **more, **keys})
 
 
-def feed(sandbox: Sandbox, count: int, day: int = 1) -> None:
-    """Records of which each fourth is malformed, and of the others each has the new fields."""
+def feed(sandbox: Sandbox, count: int, day: int = 1, *, plus: int | None = None) -> None:
+    """Records of which each fourth is malformed; the others have new fields, or with ``plus`` greater numbers."""
     for _ in range(count):
         n = len(sandbox.produced)
-        value = {"id": n, "name": f"n{n}", "tax": n * 2, "at": {"city": "Köln"}}
+        place = {"city": "Köln"} if plus is None else {"n": n + plus}
+        value = {"id": n + (plus or 0), "name": f"n{n}", "tax": n * 2, "at": place}
         at = int(datetime(2026, 3, day, 0, n, tzinfo=UTC).timestamp() * 1000)
         sandbox.produce([(n % 2, b"k", b"{" if n % 4 == 3 else json.dumps(value).encode(), at)])
 
 
 def taxed(sandbox: Sandbox) -> dict[int, tuple[int | None, str | None]]:
-    rows = sandbox.rows()
-    assert rows is not None
-    return {r["id"]: (r.get("tax"), (r.get("at") or {}).get("city")) for r in rows.to_pylist()}
+    return {r["id"]: (r.get("tax"), (r.get("at") or {}).get("city")) for r in listed(sandbox)}
 
 
 def recorded(sandbox: Sandbox) -> list[Any]:
@@ -43,26 +42,21 @@ def recorded(sandbox: Sandbox) -> list[Any]:
 
 
 def columns(sandbox: Sandbox) -> set[str]:
-    table = sandbox.table()
-    return {f.name for f in table.schema().fields} if table else set()
+    return {field.name for field in delta(sandbox).schema().fields}
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("recovery", "engine", "point"),
     [
-        ("replay", "auto", None),
-        pytest.param("replay", "auto", "sink-committed", marks=pytest.mark.long),
-        *(pytest.param("replay", "spark", point, marks=pytest.mark.long) for point in DIRECT),
-        *(pytest.param("wal", "auto", point, marks=pytest.mark.long) for point in ("sealed", *DIRECT)),
-        *(
-            pytest.param(recovery, "auto", point, marks=pytest.mark.long)
-            for recovery in ("hot", "ignore_range", "ignore_batch")
-            for point in ("before-sink-commit", "sink-committed")
-        ),
+        ("replay", "auto", "sink-committed"),
+        *(("replay", "spark", point) for point in ("rows-staged", *DIRECT)),
+        *(("wal", "auto", point) for point in ("sealed", "rows-staged", *DIRECT)),
+        *((recovery, "auto", point) for recovery in ("hot", "ignore_range", "ignore_batch") for point in DIRECT[:2]),
     ],
 )
 def test_evolve_adds_rows_and_columns_together_when_drivers_are_killed(
-    sandbox: Sandbox, recovery: str, engine: str, point: str | None
+    sandbox: Sandbox, recovery: str, engine: str, point: str
 ) -> None:
     configure(sandbox, wider=False, recovery=recovery, engine=engine)
     feed(sandbox, 8)
@@ -72,10 +66,9 @@ def test_evolve_adds_rows_and_columns_together_when_drivers_are_killed(
     assert "ADD COLUMNS (tax bigint, at struct<city:string>)" in sandbox.run("refused", expect=10).message
     feed(sandbox, 8)  # with wal, the refused run has landed the others
     configure(sandbox, recovery=recovery, engine=engine)
-    if point:
-        sandbox.run("killed", kill_at=point)
-        arrived = any(n >= 8 for n in taxed(sandbox))
-        assert ({"tax", "at"} <= columns(sandbox)) == arrived, "the one without the other"
+    sandbox.run("killed", kill_at=point)
+    arrived = any(n >= 8 for n in taxed(sandbox))
+    assert ({"tax", "at"} <= columns(sandbox)) == arrived, "the one without the other"
     sandbox.run("after")
     sandbox.assert_exact()
     assert taxed(sandbox) == {n: (n * 2, "Köln") if n >= 8 else (None, None) for n in range(24) if n % 4 != 3}
@@ -87,40 +80,26 @@ def test_evolve_adds_rows_and_columns_together_when_drivers_are_killed(
 @pytest.mark.parametrize("point", ["columns-rewritten", "columns-widened", "before-sink-commit", "sink-committed"])
 @pytest.mark.parametrize(
     ("recovery", "engine"),
-    [("replay", "auto"), ("replay", "spark"), ("wal", "auto"), ("hot", "auto"), ("ignore_range", "auto")],
+    [*WAYS, ("ignore_range", "auto")],
 )
 def test_evolve_widens_types_and_changes_no_row_when_drivers_are_killed(
     sandbox: Sandbox, recovery: str, engine: str, point: str
 ) -> None:
-    def kinds(number: str) -> dict[str, Any]:
-        return {"decode": {"json": {"schema": f"id {number}, name STRING, at STRUCT<n: {number}>"}}}
-
     def run(name: str, number: str, evolve: str, **more: Any) -> Any:
-        sink = {"delta": {"path": "table", "evolve": evolve}}
-        quality = {"max_quarantined": "100%"}
-        sandbox.configure(sink=sink, quality=quality, recovery=recovery, engine=engine, **kinds(number))
+        decode = {"json": {"schema": f"id {number}, name STRING, at STRUCT<n: {number}>"}}
+        configure(sandbox, decode=decode, evolve=evolve, recovery=recovery, engine=engine)
         return sandbox.run(name, **more)
 
-    def feed(count: int, plus: int) -> None:
-        for _ in range(count):
-            n = len(sandbox.produced)
-            value = {"id": n + plus, "name": f"n{n}", "at": {"n": n + plus}}
-            sandbox.produce([(n % 2, b"k", b"{" if n % 4 == 3 else json.dumps(value).encode(), 1_772_000_000_000 + n)])
-
-    feed(8, 0)
+    feed(sandbox, 8, plus=0)
     run("before", "INT", "refuse")
-    table = sandbox.table()
-    assert table is not None
-    older = {uri.rpartition("/batches/")[2].split("/")[0] for uri in table.file_uris()}
-    feed(8, 2**40)
+    older = {uri.rpartition("/batches/")[2].split("/")[0] for uri in delta(sandbox).file_uris()}
+    feed(sandbox, 8, plus=2**40)
     assert "sink.delta.evolve: widen" in run("refused", "BIGINT", "add", expect=10).message
     run("killed", "BIGINT", "widen", kill_at=point)
     run("after", "BIGINT", "widen")
     sandbox.assert_exact()
-    rows = sandbox.rows()
-    assert rows is not None
-    expected = {n + (2**40 if n >= 8 else 0) for n in range(16) if n % 4 != 3}
-    assert {row["id"] for row in rows.to_pylist()} == {row["at"]["n"] for row in rows.to_pylist()} == expected
+    rows, expected = listed(sandbox), {n + (2**40 if n >= 8 else 0) for n in range(16) if n % 4 != 3}
+    assert {row["id"] for row in rows} == {row["at"]["n"] for row in rows} == expected
     widened = [{"column": name, "type": "bigint", "was": "int"} for name in ("id", "at.n")]
     assert recorded(sandbox) == [widened]
     assert sandbox.orphans() == older, "which older versions of the table have"
@@ -143,20 +122,12 @@ def test_evolve_adds_columns_with_an_interval_and_a_redrive(sandbox: Sandbox) ->
     after = {n: (n * 2, "Köln") if n >= 8 else (None, None) for n in range(16) if n % 4 != 3}
     assert taxed(sandbox) == after
 
-    sandbox.configure(
-        sink={"delta": {"path": "table", "evolve": "add"}},
-        decode={"text": {}},
-        quality={"max_quarantined": "100%"},
-        transform={
-            "sql": "SELECT CAST(NULL AS BIGINT) AS id, CAST(NULL AS STRING) AS name, CAST(NULL AS BIGINT) AS tax, "
-            "CAST(NULL AS STRUCT<city: STRING>) AS at, value AS raw, _topic, _partition, _offset, _timestamp "
-            "FROM source"
-        },
-    )
+    nulls = "CAST(NULL AS BIGINT) AS id, CAST(NULL AS STRING) AS name, CAST(NULL AS BIGINT) AS tax"
+    place = "CAST(NULL AS STRUCT<city: STRING>) AS at"
+    sql = f"SELECT {nulls}, {place}, value AS raw, _topic, _partition, _offset, _timestamp FROM source"
+    configure(sandbox, decode={"text": {}}, transform={"sql": sql})
     sandbox.run("moved", redriven="quarantined")
-    rows = sandbox.rows()
-    assert rows is not None
-    assert [r["raw"] for r in rows.to_pylist() if r["raw"]] == ["{"] * 4
+    assert [row["raw"] for row in listed(sandbox) if row["raw"]] == ["{"] * 4
     assert not sandbox.quarantine()
     assert recorded(sandbox)[-1] == [{"column": "raw", "type": "string"}]
     assert "columns added to the sink: raw string" in sandbox.ledger.account(sandbox.name, "moved")["notes"]
