@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import pytest
 from tests.fixtures.runs import Sandbox
@@ -12,13 +11,6 @@ from sluice.errors import ExitCode
 from sluice.run.verdict import faults
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
-
-
-def configure(sandbox: Sandbox, **quality: Any) -> None:
-    history = {"at_least": 3, "severity": "critical", "volume": True, "columns": {"name": ["nulls"], "id": ["mean"]}}
-    sandbox.configure(
-        kafka={"max_records_per_batch": 1000}, quality={"history": history, "on_failed": "hold", **quality}
-    )
 
 
 def feed(sandbox: Sandbox, count: int, *, named: bool = True) -> None:
@@ -32,16 +24,16 @@ def verdict(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     return row.verdict, sorted(fault.partition(":")[0] for fault in faults(wrong))
 
 
-@pytest.mark.parametrize("point", [None, pytest.param("judged", marks=pytest.mark.long)])
-def test_run_unlike_those_before_holds_until_it_is_the_new_normal(sandbox: Sandbox, point: str | None) -> None:
-    configure(sandbox)
+@pytest.mark.long
+def test_run_unlike_those_before_holds_until_it_is_the_new_normal(sandbox: Sandbox) -> None:
+    history = {"at_least": 3, "severity": "critical", "volume": True, "columns": {"name": ["nulls"], "id": ["mean"]}}
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, quality={"history": history, "on_failed": "hold"})
     for number in range(3):
         feed(sandbox, 40)
         sandbox.run(f"r{number}", validate=True)
         assert verdict(sandbox, f"r{number}") == ("passed", [])
     feed(sandbox, 90, named=False)
-    if point:
-        sandbox.run("odd", validate=True, kill_at=point)
+    sandbox.run("odd", validate=True, kill_at="judged")
     sandbox.run("odd", validate=True)
     assert verdict(sandbox, "odd") == ("failed", ["history.nulls(name)", "history.volume"])
     shown = sandbox.cli("verdict", sandbox.name, "odd")

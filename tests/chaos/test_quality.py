@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sys
-from collections.abc import Mapping
-from typing import Any
 from unittest import mock
 
 import pytest
+from tests.chaos.commands import AS_NUMBER, below, killed, said, suite
 from tests.fixtures.runs import Sandbox, good
 
 import validate_sink
 from sluice.errors import ExitCode, QualityError
-from sluice.ledger import Ledger
 from sluice.run.decision import accept
 from sluice.wal import WriteAheadLog
 
@@ -25,16 +22,10 @@ _DAY = 86_400_000
 _EPOCH = 1_356_998_400_000
 
 
-def suite(sandbox: Sandbox, *expectations: Mapping[str, Any]) -> dict[str, str]:
-    (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": expectations}))
-    return {"suite": "suite.json"}
-
-
-def verdict(sandbox: Sandbox, run: str, ledger: Ledger | None = None) -> tuple[str | None, list[str]]:
+def verdict(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     """The verdict of a run and its reasons; judging it again must find the same."""
-    book = ledger or sandbox.ledger
-    row = book.run(sandbox.name, run)
-    assert row is not None
+    book = sandbox.ledger
+    row = book.known_run(sandbox.name, run)
     before = row.verdict, book.account(sandbox.name, run).get("reasons", [])
     argv = ["validate_sink.py", "--pipeline", str(sandbox.file), "--run", run]
     url = {"SLUICE_LEDGER_URL": book._engine.url.render_as_string(hide_password=False)}
@@ -43,9 +34,7 @@ def verdict(sandbox: Sandbox, run: str, ledger: Ledger | None = None) -> tuple[s
     environment = mock.patch.dict(os.environ, sandbox.env(**url), clear=True)
     with environment, mock.patch.object(sys, "argv", argv), quiet, failed:
         validate_sink.main()
-    again = book.run(sandbox.name, run)
-    assert again is not None
-    assert (again.verdict, book.account(sandbox.name, run).get("reasons", [])) == before
+    assert (book.known_run(sandbox.name, run).verdict, book.account(sandbox.name, run).get("reasons", [])) == before
     return before
 
 
@@ -76,10 +65,7 @@ def test_refused_records_count_in_the_verdict_of_each_kind_of_run(sandbox: Sandb
     sandbox.run("day", validate=True, interval=("2013-01-02T00:00:00Z", "2013-01-03T00:00:00Z"))
     assert verdict(sandbox, "day")[0] == "passed"
 
-    to_number = "SELECT cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, _timestamp FROM source"
-    sandbox.configure(
-        decode={"json": {"schema": "id STRING, name STRING"}}, transform={"sql": to_number}, quality={}
-    )  # fmt: skip
+    sandbox.configure(**AS_NUMBER, quality={})
     sandbox.run("redriven", validate=True, redriven="quarantined")
     assert sandbox.account("redriven")["written"] == 49
     assert verdict(sandbox, "redriven") == ("passed", [])
@@ -107,8 +93,7 @@ def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, re
     else:
         assert known == {"bad": "done"}
         sandbox.configure(recovery=recovery, quality={"max_quarantined": 2, "on_failed": "hold"})
-        judged = sandbox.cli("validate", str(sandbox.file), "bad")
-        assert judged.returncode == 0, judged.stderr[-2000:]
+        said(sandbox, "validate", "bad")
     sandbox.run("good", validate=True)
     assert verdict(sandbox, "good") == ("passed", [])
     sandbox.assert_exact()
@@ -117,8 +102,7 @@ def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, re
 @pytest.mark.long
 def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sandbox) -> None:
     """A run whose driver died is validated as far as the ledger has it, its other rows behind the next run."""
-    below = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "id", "max_value": 2}}
-    sandbox.configure(quality={**suite(sandbox, below), "on_failed": "hold"})
+    sandbox.configure(quality={**suite(sandbox, below(2)), "on_failed": "hold"})
     sandbox.feed(6)
     sandbox.run("dead", validate=True, kill_at="sink-committed")
     sandbox.cli("validate", str(sandbox.file), "dead")
@@ -126,3 +110,25 @@ def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sa
     sandbox.run("next", validate=True)
     assert verdict(sandbox, "next")[0] == "failed"
     sandbox.run("held", validate=True, expect=ExitCode.HELD)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("point", "command"),
+    [
+        ("sink-committed", ("retract", "bad")),
+        ("epoch-closed", ("reset", "--from", "latest", "--truncate", "--yes")),
+    ],
+    ids=["retract", "reset"],
+)
+def test_pipeline_is_held_no_more_when_a_dead_command_took_the_rows_back(
+    sandbox: Sandbox, point: str, command: tuple[str, ...]
+) -> None:
+    sandbox.configure(quality={**suite(sandbox, below(2)), "on_failed": "hold"})
+    sandbox.feed(6)
+    sandbox.run("bad", validate=True)
+    sandbox.run("held", validate=True, expect=ExitCode.HELD)
+    killed(sandbox, point, *command, "--reason", "x")
+    assert not sandbox.sink()
+    said(sandbox, "run", "--run", "next")
+    sandbox.assert_balanced()
