@@ -1,4 +1,4 @@
-"""Pipeline files in their folder: how one is found, and which of two that clash is refused."""
+"""Pipeline files in their folder: how one is found, their ``_defaults.yaml``, and clashes of two."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from tests.fixtures.golden import Golden
 from tests.fixtures.pipelines import changed
 from tests.fixtures.specs import GOOD, run_cli, write
 
@@ -14,6 +15,7 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, find, load, load_all
 from sluice.pipeline.load import Clash
 from sluice.pipeline.yaml_file import YamlError, read
+from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
 
 
@@ -26,13 +28,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return found
 
 
+def named(name: str, table: str = "", more: str = "") -> str:
+    return GOOD.replace("pipeline: p", f"pipeline: {name}").replace("path: p", f"path: {table or name}") + more
+
+
 def written(folder: Path, **files: str) -> dict[str, Pipeline | ConfigError]:
     """Write pipeline files by their paths, ``name`` or ``name path-of-the-sink``, and read all of them."""
     for path, text in files.items():
         file = (folder / path.replace("__", "/")).with_suffix(".yaml")
         file.parent.mkdir(parents=True, exist_ok=True)
-        name, _, table = text.partition(" ")
-        file.write_text(GOOD.replace("pipeline: p", f"pipeline: {name}").replace("path: p", f"path: {table or name}"))
+        file.write_text(named(*text.split()))
     return {str(path.relative_to(folder)): item for path, item in load_all(folder, below=True)}
 
 
@@ -53,9 +58,7 @@ def test_yaml_that_cannot_be_read_is_one_error(tmp_path: Path, text: bytes, name
 
 
 def test_pipelines_of_the_project_are_valid() -> None:
-    found = dict(load_all())
-    assert found
-    assert [spec for spec in found.values() if isinstance(spec, ConfigError)] == []
+    assert {type(spec) for _, spec in load_all()} == {Pipeline}
 
 
 def test_pipeline_is_found_by_name_or_path(tmp_path: Path) -> None:
@@ -95,7 +98,7 @@ def test_pipeline_is_found_in_folders_below(
     assert found == {str(folder / f): ok for f, ok in (("p.yaml", True), ("a/deep.yaml", True), ("b/deep.yaml", False))}
 
 
-def test_folder_of_pipelines_can_be_named_and_must_exist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipeline_folder_can_be_named_and_must_exist(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = folder / "p.yaml"
     file.write_text(GOOD)
     assert find("p") == file
@@ -108,11 +111,11 @@ def test_folder_of_pipelines_can_be_named_and_must_exist(folder: Path, monkeypat
     assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(file)) == 0
 
 
-def test_suite_of_a_file_in_a_folder_below_is_found_beside_the_others(tmp_path: Path, folder: Path) -> None:
+def test_pipeline_file_in_a_folder_below_finds_its_suite_beside_the_others(tmp_path: Path, folder: Path) -> None:
     written(folder, p="p")
     below = folder / "finance" / "q.yaml"
     below.parent.mkdir()
-    below.write_text(GOOD + "quality: {suite: expectations/q.json}\n")
+    below.write_text(named("q", more="quality: {suite: expectations/q.json}\n"))
     suite, own = tmp_path / "expectations" / "q.json", below.parent / "expectations" / "q.json"
     with pytest.raises(ConfigError, match=str(suite)):
         load(below)
@@ -125,42 +128,88 @@ def test_suite_of_a_file_in_a_folder_below_is_found_beside_the_others(tmp_path: 
 
 
 @pytest.mark.parametrize("bad", ["nonsense", GOOD + "airflow: {start_date: 2024-02-30}\n"])
-def test_bad_file_takes_no_other_down(folder: Path, bad: str) -> None:
-    written(folder, p="p")
+def test_pipeline_file_that_is_bad_takes_no_other_down(folder: Path, bad: str) -> None:
     (folder / "q.yaml").write_text(bad)
-    found = written(folder)
-    assert isinstance(found["p.yaml"], Pipeline)
-    assert isinstance(found["q.yaml"], ConfigError)
+    found = written(folder, p="p")
+    assert [type(found[name]) for name in ("p.yaml", "q.yaml")] == [Pipeline, ConfigError]
 
 
 @pytest.mark.parametrize("name", ["orders", "_defaults"])
-def test_yml_file_is_refused_with_the_command_that_renames_it(folder: Path, name: str) -> None:
+def test_pipeline_file_with_the_ending_yml_is_refused_with_the_command_that_renames_it(folder: Path, name: str) -> None:
     written(folder, p="p")
     file = folder / f"{name}.yml"
-    file.write_text(GOOD.replace("pipeline: p", "pipeline: orders"))
-    (folder / "workflow.yml").write_text("on: push\n")
+    file.write_text(named("orders"))
+    (folder / "workflow.yml").write_text("on: push\n")  # of another program
+    (folder / ".#p.yaml").symlink_to("me@host.1234")  # of an editor
+    (folder / ".p.yaml").write_text(GOOD)
     found = dict(load_all(folder))
     error = found.pop(file)
     assert isinstance(error, ConfigError)
     assert error.next_step == f"mv {file} {file.with_suffix('.yaml')}"
-    assert [path.name for path in found] == ["p.yaml"], "a workflow of another program is no pipeline"
+    assert [path.name for path in found] == ["p.yaml"]
 
 
-def test_files_of_an_editor_are_no_pipelines(folder: Path) -> None:
-    written(folder, p="p")
-    (folder / ".#p.yaml").symlink_to("me@host.1234")
-    (folder / ".p.yaml").write_text(GOOD)
-    assert [path.name for path, _ in load_all(folder)] == ["p.yaml"]
+def test_pipeline_file_has_the_defaults_of_its_folder_below_its_own_keys(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    defaults = folder / "_defaults.yaml"
+    defaults.write_text("# nothing yet\n")
+    own = "airflow: {tags: [b]}\nrecovery: replay\nlag: null\nspark: {conf: {spark.y: 3}, driver_memory: null}\n"
+    for path, name, more in (("plain", "plain", ""), ("own", "own", own), ("below/far", "far", "")):
+        file = (folder / path).with_suffix(".yaml")
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(named(name, more=more))
+    assert load("plain").airflow.owner is None
+    defaults.write_text(
+        "airflow: {owner: team, tags: [a], retries: 1}\nrecovery: wal\nlag: {max_records: 5}\n"
+        "spark: {conf: {spark.x: 1, spark.y: 2}, driver_memory: 2g}\n"
+    )
+    for name, tags, recovery, conf in (
+        ("own", ("b",), Recovery.REPLAY, {"spark.x": "1", "spark.y": "3"}),
+        ("plain", ("a",), Recovery.WAL, {"spark.x": "1", "spark.y": "2"}),
+    ):
+        spec = load(name)
+        assert (spec.airflow.owner, spec.airflow.tags, spec.airflow.retries) == ("team", tags, 1)
+        assert (spec.recovery, spec.spark.conf) == (recovery, conf)
+    assert [load(name).spark.driver_memory for name in ("own", "plain")] == [None, "2g"]
+    assert [load(name).lag.max_records for name in ("own", "plain")] == [0, 5]
+    assert load("far").airflow.owner is None, "of one folder, and not of those below it"
+    assert [path.stem for path, _ in load_all(folder)] == ["own", "plain"], "they are no pipeline"
+    files = [str(file) for file in sorted(folder.glob("*.yaml"))]
+    assert run_cli(monkeypatch, "validate-spec", "--no-spark", "--json", *files) == 0
+    printed = capsys.readouterr()
+    assert [Path(found["file"]).stem for found in json.loads(printed.out)] == ["own", "plain"]
+    assert "_defaults.yaml" in printed.err
 
 
-def test_two_files_with_one_name_clash_in_whatever_folders(
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        pytest.param("sink: {delta: {path: x}}", "sink", id="defaults-with-a-sink"),
+        pytest.param("airflow: [", "line 1", id="defaults-not-yaml"),
+        pytest.param("- a", "mapping", id="defaults-a-list"),
+        pytest.param("recovery: wal\nrecovery: hot", "line 2: recovery", id="defaults-key-twice"),
+        pytest.param("airflow: {ownr: x}", "'owner'", id="defaults-key-misspelt"),
+        pytest.param("recovery: {}", "recovery", id="defaults-recovery-a-mapping"),
+    ],
+)
+def test_defaults_file_refuses(tmp_path: Path, golden: Golden, text: str, named: str) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(GOOD)
+    (tmp_path / "_defaults.yaml").write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    golden("check", caught.value)
+    assert "_defaults.yaml: " in caught.value.what
+    assert named in caught.value.what
+
+
+def test_pipelines_of_one_name_clash_in_whatever_folders(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = written(folder, orders="orders", finance__orders="orders other", finance__refunds="refunds")
-    error = found["finance/orders.yaml"]
-    assert isinstance(error, Clash)
-    assert f"{folder}/orders.yaml" in error.what
-    assert [name for name, item in found.items() if isinstance(item, Clash)] == ["finance/orders.yaml"]
+    (clash,) = [(name, item.what) for name, item in found.items() if isinstance(item, Clash)]
+    assert (clash[0], f"{folder}/orders.yaml" in clash[1]) == ("finance/orders.yaml", True)
     assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(folder / "finance" / "orders.yaml")) == 10
     assert f"{folder}/orders.yaml" in capsys.readouterr().err
     assert run_cli(monkeypatch, "validate-spec", "--no-spark", str(folder / "orders.yaml")) == 0
@@ -173,20 +222,20 @@ def test_two_files_with_one_name_clash_in_whatever_folders(
         ({"orders": "sales", "x": "orders"}, "orders.yaml"),  # sluice run orders would run sales
     ],
 )
-def test_copy_and_namesake_of_a_pipeline_are_refused(folder: Path, files: dict[str, str], refused: str) -> None:
+def test_pipeline_clashes_with_its_copy_and_with_the_file_of_its_name(
+    folder: Path, files: dict[str, str], refused: str
+) -> None:
     found = written(folder, **files)
     assert [name for name, item in found.items() if isinstance(item, Clash)] == [refused]
 
 
-def test_newcomer_does_not_take_the_table_of_a_pipeline_that_runs(
+def test_pipeline_that_runs_keeps_its_table_from_a_new_one(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     assert isinstance(written(folder, a="a shared", b="b shared")["b.yaml"], Clash)
     (tmp_path / "home" / "checkpoints" / "b" / "epoch-1").mkdir(parents=True)
-    found = written(folder)
-    assert isinstance(found["b.yaml"], Pipeline)
-    assert isinstance(found["a.yaml"], Clash)
+    assert [type(item) for item in written(folder).values()] == [Clash, Pipeline]
 
 
 @pytest.mark.parametrize(
@@ -208,7 +257,7 @@ def test_newcomer_does_not_take_the_table_of_a_pipeline_that_runs(
         ("p", "pp", None),
     ],
 )
-def test_second_pipeline_with_one_table_is_refused_in_any_spelling(
+def test_pipeline_with_the_table_of_another_is_refused_in_any_spelling(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one: str, other: str, named: str | None
 ) -> None:
     home = tmp_path / "home"
