@@ -23,7 +23,7 @@ __all__ = [
 
 AGAIN = ("--from=earliest", "--truncate")
 """Options of a reset that takes all rows back."""
-ALL_BAD = {"quality": {"max_quarantined": "100%"}}
+ALL_BAD: dict[str, Any] = {"quality": {"max_quarantined": "100%"}}
 """A pipeline that may refuse all records."""
 AS_TEXT: dict[str, Any] = {
     "decode": {"text": {}},

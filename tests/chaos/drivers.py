@@ -10,7 +10,7 @@ from tests.fixtures.runs import Driver, Offset, Outcome, Sandbox
 
 __all__ = ["PASSING", "asleep", "ended", "gated", "lost", "opened", "woken"]
 
-PASSING = {"transform": {"python": "gate:passing"}}
+PASSING: dict[str, Any] = {"transform": {"python": "gate:passing"}}
 """A pipeline whose drivers can be held."""
 
 

@@ -10,7 +10,21 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.commands import at, by_run, days, deep, feed_days, killed, without_run
+from tests.chaos.commands import (
+    ALL_BAD,
+    AS_TEXT,
+    at,
+    by_run,
+    days,
+    deep,
+    delta,
+    feed_days,
+    killed,
+    listed,
+    notes,
+    without_run,
+)  # fmt: skip
+from tests.chaos.drivers import PASSING, ended, gated, opened
 from tests.fixtures.runs import KeptSandbox, Sandbox, consume, good
 
 from sluice.local.kafka import Broker, Topics
@@ -19,13 +33,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 KEPT = {"keep": "36500d"}
 """Records of 2013 are old, by Kafka's retention and by the log's."""
-AS_TEXT = {"sql": "SELECT 0L AS id, value AS name, _topic, _partition, _offset, _timestamp FROM source"}
-
-
-def notes(sandbox: Sandbox, run: str) -> list[str]:
-    row = sandbox.ledger.run(sandbox.name, run)
-    assert row is not None
-    return list(row.notes)
 
 
 def versioned(sandbox: Sandbox, number: int, **more: Any) -> None:
@@ -33,10 +40,7 @@ def versioned(sandbox: Sandbox, number: int, **more: Any) -> None:
 
 
 def versions(sandbox: Sandbox) -> Counter[Any]:
-    rows = sandbox.rows()
-    assert rows is not None
-    columns = (rows.column(c).to_pylist() for c in ("_topic", "_partition", "_offset", "version"))
-    return Counter(zip(*columns, strict=True))
+    return Counter((r["_topic"], r["_partition"], r["_offset"], r["version"]) for r in listed(sandbox))
 
 
 def assert_replaced_by_time(sandbox: Sandbox, *replaced: tuple[int, int, int]) -> None:
@@ -118,13 +122,9 @@ ORDERS: dict[str, list[list[int]]] = {
 }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
-    ("order", "known"),
-    [
-        ("source by source", True),
-        *(pytest.param(order, True, marks=pytest.mark.long) for order in ORDERS if order != "source by source"),
-        *(pytest.param(order, False, marks=pytest.mark.long) for order in ("source by source", "backwards")),
-    ],
+    ("order", "known"), [*((order, True) for order in ORDERS), ("source by source", False), ("backwards", False)]
 )
 def test_interval_goes_by_the_times_of_records_whatever_their_order(sandbox: Sandbox, order: str, known: bool) -> None:
     """Whatever their order; with batches of earlier versions, too, which did not look at the times."""
@@ -192,10 +192,8 @@ def test_interval_is_refused_when_kafka_dropped_a_row_wherever_it_stood(sandbox:
 def test_interval_is_refused_when_the_time_of_a_row_was_changed(sandbox: Sandbox) -> None:
     feed_days(sandbox, 1, 6)
     sandbox.run("live")
-    table = sandbox.table()
-    assert table is not None
     moved = {"_timestamp": "_timestamp + interval '3 days'"}
-    table.update(predicate="_partition = 0 AND _offset = 0", updates=moved)
+    delta(sandbox).update(predicate="_partition = 0 AND _offset = 0", updates=moved)
     before = without_run(sandbox)
     assert f"{sandbox.topic}-0 [0, 1)" in sandbox.run("march 4", interval=days(4, 5), expect=41).message
     assert without_run(sandbox) == before
@@ -218,15 +216,16 @@ def test_interval_reads_the_log_where_kafka_dropped_its_records(sandbox: Sandbox
     deep(sandbox)
 
 
+@pytest.mark.long
 def test_interval_is_refused_when_its_records_are_gone(sandbox: Sandbox) -> None:
     """From the source and from the log; then the topic is recreated."""
     feed_days(sandbox, 1, 11)
     sandbox.run("live")
-    before, version = without_run(sandbox), sandbox.table().version()  # type: ignore[union-attr]
+    before, version = without_run(sandbox), delta(sandbox).version()
     sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
     for interval in (days(1, 2), days(2, 5)):
         sandbox.run(f"gone {interval}", interval=interval, expect=21)
-    assert (without_run(sandbox), sandbox.table().version()) == (before, version)  # type: ignore[union-attr]
+    assert (without_run(sandbox), delta(sandbox).version()) == (before, version)
     sandbox.run("before the first record", interval=("2013-02-01", "2013-03-01"))
     sandbox.run("still there", interval=days(4, 12))
     assert without_run(sandbox) == before
@@ -273,26 +272,20 @@ def fed_with_bad(sandbox: Sandbox) -> Counter[str]:
     return without_run(sandbox)
 
 
-@pytest.mark.parametrize("finisher", ["live", pytest.param("overlapping-interval", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("finisher", ["live", "overlapping-interval"])
 def test_interval_of_a_dead_driver_is_finished_by_the_next_run(sandbox: Sandbox, finisher: str) -> None:
     fed_with_bad(sandbox)
-    sandbox.configure(
-        decode={"json": {"schema": "id BIGINT, name STRING"}}, rows="filter", quality={"max_quarantined": "100%"},
-        transform={"sql": "SELECT * FROM source WHERE id % 4 <> 3"},
-    )  # fmt: skip
+    sandbox.configure(rows="filter", transform={"sql": "SELECT * FROM source WHERE id % 4 <> 3"}, **ALL_BAD)
     sandbox.run("march", interval=days(2, 5), kill_at="sink-committed")
     assert sandbox.ledger.replaced(sandbox.name) == []
     sandbox.run("next", interval=None if finisher == "live" else days(4, 6))
-    row = sandbox.ledger.run(sandbox.name, "march")
-    assert row is not None
-    assert row.state == "abandoned"
+    assert sandbox.ledger.known_run(sandbox.name, "march").state == "abandoned"
     account = sandbox.ledger.account(sandbox.name, "march")
     # three by the transform, and two that stand in a batch with records of the interval
     assert (account["written"], account["filtered"], account["quarantined"], account["replaced"]) == (6, 5, 3, 9)
     gone = {4 * day - 1 for day in ((2, 3, 4) if finisher == "live" else (2, 3, 4, 5))}
-    rows = sandbox.rows()
-    assert rows is not None
-    assert set(rows.column("id").to_pylist()) == {4 * day - n for day in range(1, 7) for n in (1, 2, 3)} - gone
+    assert {row["id"] for row in listed(sandbox)} == {4 * day - n for day in range(1, 7) for n in (1, 2, 3)} - gone
     assert set(sandbox.quarantine().values()) == {1}
     deep(sandbox)
 
@@ -300,24 +293,21 @@ def test_interval_of_a_dead_driver_is_finished_by_the_next_run(sandbox: Sandbox,
 @pytest.mark.long
 def test_intervals_and_a_live_run_write_at_the_same_time(sandbox: Sandbox) -> None:
     """Two intervals whose rows lie in the same files, and a live run: held where each has looked and not committed."""
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     before = fed_with_bad(sandbox)
-    gated = [
-        sandbox.start(name, interval=interval, gate_at="before-sink-commit")
+    drivers = [
+        gated(sandbox, "before-sink-commit", name, interval=interval)
         for name, interval in (("one", days(1, 3)), ("two", days(3, 5)))
     ]
-    for driver in gated:
-        driver.await_gate()
     assert "which overlaps" in sandbox.run("three", interval=days(2, 4), expect=40).message
     assert "'one'" in sandbox.run("one again", interval=days(1, 3), expect=40).message
     sandbox.run("redrive", redriven="quarantined", expect=40)
     new = sandbox.feed(6)
     sandbox.run("live again")
-    for driver in gated:
+    for driver in drivers:
         driver.open_gate()
-    for driver in gated:
-        outcome = driver.wait()
-        assert outcome.code == 0, outcome.stderr[-4000:]
+    for driver in drivers:
+        ended(driver)
     assert by_run(sandbox) == {"live": 6, "one": 6, "two": 6, "live again": 6}
     after = without_run(sandbox)
     assert before <= after
@@ -329,7 +319,7 @@ def test_intervals_and_a_live_run_write_at_the_same_time(sandbox: Sandbox) -> No
 @pytest.mark.long
 def test_interval_waits_for_a_redrive_that_died_while_it_emptied_the_quarantine(sandbox: Sandbox) -> None:
     fed_with_bad(sandbox)
-    sandbox.configure(decode={"text": {}}, transform=AS_TEXT)
+    sandbox.configure(**AS_TEXT)
     killed(sandbox, "sink-committed", "redrive", "--quarantined")
     sandbox.run("march", interval=days(2, 5), expect=40)
     sandbox.run("live again")
@@ -344,14 +334,10 @@ def test_redrive_whose_lease_lapsed_gives_way_to_an_interval(sandbox: Sandbox, p
     """Held before its last look at leases, or behind it, where only the table itself tells it of the other commit."""
     fed_with_bad(sandbox)
     sandbox.configure(decode={"text": {}}, transform={"python": "gate:as_text"})
-    emptying = sandbox.start("redriven", redriven="quarantined", gate_at=point)
-    emptying.await_gate()
+    emptying = gated(sandbox, point, "redriven", redriven="quarantined")
     sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
     sandbox.run("march", interval=days(2, 5))
-    emptying.open_gate()
-    ended = emptying.wait()
-    assert ended.code == 40, ended.stderr[-3000:]
-    assert "'march'" in ended.message
+    assert "'march'" in opened(emptying, 40).message
     assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
     sandbox.run("again", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()

@@ -12,16 +12,16 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from tests.chaos.drivers import asleep, lost, woken
+from tests.chaos.cases import LONG
+from tests.chaos.commands import delta, said
+from tests.chaos.drivers import PASSING, asleep, gated, lost, opened, woken
 from tests.fixtures.runs import Offset, Sandbox, consume, good
 
 from sluice.ranges import OffsetRange
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-LONG = pytest.mark.long
 YESTERDAY = int(time.time() - 86_400) * 1000
-GATED: dict[str, Any] = {"transform": {"python": "gate:passing"}}
 
 
 def use(sandbox: Sandbox, recovery: str, size: int = 6, **keys: Any) -> None:
@@ -44,20 +44,16 @@ def landed(sandbox: Sandbox) -> list[dict[str, Any]]:
 
 def on_topic(sandbox: Sandbox) -> list[dict[str, Any]]:
     """Return the records of the topic, in the columns of the log."""
-    found = [
+    found = sorted(consume(sandbox.broker, sandbox.topic), key=lambda r: (r.partition, r.offset))
+    return [
         {
-            "key": r.key,
-            "value": r.value,
+            **{name: getattr(r, name) for name in ("key", "value", "topic", "partition", "offset")},
             "headers": [{"key": k, "value": v} for k, v in r.headers] or None,
-            "topic": r.topic,
-            "partition": r.partition,
-            "offset": r.offset,
             "timestamp": datetime.fromtimestamp(r.timestamp / 1000, UTC),
             "timestampType": r.timestamp_type,
         }
-        for r in consume(sandbox.broker, sandbox.topic)
+        for r in found
     ]
-    return sorted(found, key=lambda r: (r["partition"], r["offset"]))
 
 
 def offsets(ranges: Iterable[OffsetRange]) -> Counter[Offset]:
@@ -95,8 +91,7 @@ def test_wal_cleaning_that_is_killed_costs_no_record_and_is_finished_by_the_comm
     sandbox.run("r")
     sandbox.assert_exact()
     assert len(landed(sandbox)) == 2, "only what is young is left"
-    cleaned = sandbox.cli("clean", str(sandbox.file), "--json")
-    assert cleaned.returncode == 0, cleaned.stderr
+    said(sandbox, "clean")
     assert_whole(sandbox)
 
 
@@ -141,17 +136,17 @@ def unreadable(sandbox: Sandbox) -> Iterator[None]:
 OTHER_COLUMNS: dict[str, Any] = {"decode": {"json": {"schema": "id STRING, name STRING"}}}
 
 
+@LONG
 @pytest.mark.parametrize(
     ("misfit", "code", "killed"),
     [
-        pytest.param(OTHER_COLUMNS, 10, False, id="columns"),
-        pytest.param(OTHER_COLUMNS, 10, True, id="columns-killed", marks=LONG),
-        pytest.param({"transform": {"python": "broken:transform"}}, 10, True, id="import", marks=LONG),
-        pytest.param(
-            {"transform": {"sql": "SELECT * FROM source WHERE id % 2 = 0"}}, 10, True, id="promise", marks=LONG
-        ),
-        pytest.param(None, 30, True, id="sink-is-down", marks=LONG),
+        (OTHER_COLUMNS, 10, False),
+        (OTHER_COLUMNS, 10, True),
+        ({"transform": {"python": "broken:transform"}}, 10, True),
+        ({"transform": {"sql": "SELECT * FROM source WHERE id % 2 = 0"}}, 10, True),
+        (None, 30, True),
     ],
+    ids=["columns", "columns-killed", "import", "promise", "sink-is-down"],
 )
 def test_wal_lands_what_cannot_be_applied_and_applies_it_when_it_can(
     sandbox: Sandbox, misfit: dict[str, Any] | None, code: int, killed: bool
@@ -167,8 +162,7 @@ def test_wal_lands_what_cannot_be_applied_and_applies_it_when_it_can(
         new = sandbox.feed(10)
         message = sandbox.run("misfit", expect=code).message
         assert f"2 batches ({len(new)} records)" in message
-        row = sandbox.ledger.run(sandbox.name, "misfit")
-        assert row is not None
+        row = sandbox.ledger.known_run(sandbox.name, "misfit")
         assert (row.state, row.error["exit_code"]) == ("failed", code)
         assert [e["type"] for e in sandbox.ledger.events(sandbox.name, "misfit")].count("SegmentSealed") == 2
         assert landed(sandbox) == on_topic(sandbox)
@@ -204,15 +198,12 @@ def test_wal_that_another_program_optimized_stops_no_run(sandbox: Sandbox) -> No
     use(sandbox, "wal", wal={"keep": "1h"})
     sandbox.produce([(n % 2, None, good(n), YESTERDAY) for n in range(6)])
     sandbox.run("first", kill_at="sealed")
-    log = sandbox.table(f"logs/{sandbox.name}")
-    assert log is not None
-    log.optimize.compact()
+    delta(sandbox, f"logs/{sandbox.name}").optimize.compact()
     sandbox.feed(4)
     sandbox.run("second")
     assert_whole(sandbox)
     assert len(landed(sandbox)) == 4, "what is old and applied was cleaned"
-    deep = sandbox.cli("audit", str(sandbox.file), "--deep")
-    assert deep.returncode == 0, deep.stdout + deep.stderr
+    said(sandbox, "audit", "--deep")
 
 
 # --- damaged ---------------------------------------------------------------------------------------------------------
@@ -221,9 +212,7 @@ def test_wal_that_another_program_optimized_stops_no_run(sandbox: Sandbox) -> No
 def unapplied(sandbox: Sandbox, run: str) -> dict[OffsetRange, Path]:
     """Land one batch, and no more; return the files of its segments."""
     sandbox.run(run, kill_at="sealed")
-    table = sandbox.table(f"logs/{sandbox.name}")
-    assert table is not None
-    segments = table.history(1)[0]["sluice"]["segments"]
+    segments = delta(sandbox, f"logs/{sandbox.name}").history(1)[0]["sluice"]["segments"]
     root = sandbox.home / "logs" / sandbox.name
     return {OffsetRange(s["topic"], s["partition"], s["start"], s["end"]): root / s["path"] for s in segments}
 
@@ -348,9 +337,9 @@ def test_driver_that_slept_through_a_change_of_strategy_or_of_drivers_writes_not
     It is past its last look at the lease. An heir that begins has reconciled and taken its positions.
     """
     sandbox.feed(12, bad_every=5)
-    use(sandbox, recovery, **GATED)
+    use(sandbox, recovery, **PASSING)
     zombie = asleep(sandbox, point)
-    use(sandbox, heir, **GATED)
+    use(sandbox, heir, **PASSING)
     sandbox.feed(3)
     if not begins:
         sandbox.run("heir")
@@ -360,11 +349,9 @@ def test_driver_that_slept_through_a_change_of_strategy_or_of_drivers_writes_not
         assert versions(sandbox) == before
         assert sandbox.ledger.events(sandbox.name, limit=10_000) == events
     else:
-        driver = sandbox.start("heir", gate_at="imported")
-        driver.await_gate()
+        driver = gated(sandbox, "imported", "heir")
         woken(zombie)
-        driver.open_gate()
-        assert driver.wait().code == 40
+        opened(driver, 40)
         sandbox.run("heir")
     sandbox.assert_exact()
     if "wal" not in (recovery, heir):
