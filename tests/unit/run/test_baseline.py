@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 import sqlalchemy as sa
 from tests.fixtures.books import Place, split
+from tests.fixtures.ledgers import attempt
+from tests.unit.run.conftest import take_back
 
 from sluice.ledger import Ledger, schema
 from sluice.pipeline.history import History
@@ -34,9 +36,8 @@ def broken(now: Profile, past: list[Profile], **keys: Any) -> list[str]:
 
 def test_constant_history_fails_a_run_that_is_far_off_and_none_by_a_hair() -> None:
     past = [profile(1000)] * 20
-    assert broken(profile(1000), past) == []
-    near = profile(1080, nulls=2, mean=10.2, low=-0.3, high=20.4)
-    assert broken(near, past) == []
+    for near in (profile(1000), profile(1080, nulls=2, mean=10.2, low=-0.3, high=20.4)):
+        assert broken(near, past) == []
     assert broken(profile(1500, nulls=200, mean=14, low=-9, high=99), past) == [
         "volume", "nulls(amount)", "mean(amount)", "min(amount)", "max(amount)",
     ]  # fmt: skip
@@ -50,16 +51,15 @@ def test_history_bears_half_of_the_runs_but_one_to_be_odd() -> None:
 
 
 def test_history_deviations_are_robust() -> None:
-    counts = [900, 1000, 1100, 1000, 900, 1100, 1000]
-    (check,) = compare(History(volume=True, at_least=5), profile(1000), [profile(n) for n in counts])[0]
-    assert (check.center, check.runs) == (1000, 7)
-    assert check.high - check.center == pytest.approx(3 * 1.4826 * 100)
-    (wider,) = compare(History(volume=True, at_least=5, deviations=6), profile(1000), [profile(n) for n in counts])[0]
-    assert wider.high - wider.center == pytest.approx(6 * 1.4826 * 100)
+    past = [profile(n) for n in (900, 1000, 1100, 1000, 900, 1100, 1000)]
+    for deviations in (3, 6):
+        (check,) = compare(History(volume=True, at_least=5, deviations=deviations), profile(1000), past)[0]
+        assert (check.center, check.runs) == (1000, 7)
+        assert check.high - check.center == pytest.approx(deviations * 1.4826 * 100)
 
 
 @pytest.mark.parametrize("rows", [3, 40, 1000, 100_000])
-def test_chance_alone_seldom_breaks_the_share_of_nulls(rows: int) -> None:
+def test_history_share_of_nulls_is_seldom_broken_by_chance(rows: int) -> None:
     """Runs of one population, of which now and then a small one comes."""
     chance = random.Random(rows)
 
@@ -127,21 +127,10 @@ def ran(place: Place, run: str, rows: int, verdict: str | None = "passed", **jud
         place.ledger.judged(None, "p", run, verdict=verdict, judgement=judgement)
 
 
-def begun(place: Place, run: str, kind: str = "live") -> None:
+def idle(place: Place, run: str) -> None:
     """Begin a run that finds no records."""
-    with place.ledger.acquire("p", run) as lease:
-        epoch = 0 if kind == "retract" else 1
-        place.ledger.run_planned(lease, kind=kind, recovery="replay", epoch=epoch, ranges=[], topic_ids={})
-
-
-def take_back(place: Place, run: str, batch: int) -> None:
-    """Retract rows of a run."""
-    start = 10 * batch
-    moved = {"epoch": 1, "batch": batch, "topic": "t", "partition": 0, "start": start, "run": run, "written": 2,
-             "filtered": 0, "absent": 0, "ranges": [[start, start + 2]]}  # fmt: skip
-    begun(place, "r", "retract")
-    with place.ledger.acquire("p", "r") as lease:
-        place.ledger.retracted(lease, epoch=0, batch=0, moved=[moved], reason="wrong after all")
+    with attempt(place.ledger, run):
+        pass
 
 
 def volumes(place: Place, limit: int = 20) -> list[int]:
@@ -155,11 +144,16 @@ def thousands(place: Place, count: int = 8) -> None:
         ran(place, f"r{number}", 1000)
 
 
-def judged(place: Place, history: History, *runs: str) -> Finding:
-    """Judge runs."""
-    found = judge(place.ledger, "p", history, runs)
+def judged(place: Place, history: History, *runs: str, held: bool = True) -> Finding:
+    found = judge(place.ledger, "p", history, runs, held=held)
     assert found is not None
     return found
+
+
+def volume(place: Place, *runs: str, held: bool = True) -> tuple[list[bool], list[str]]:
+    """Whether the volume of some runs is as expected, and which figures are not judged."""
+    found = judged(place, History(volume=True, at_least=5), *runs, held=held)
+    return [check.ok for check in found.checks], list(found.unknown)
 
 
 def test_only_accepted_runs_are_compared_with_the_newest_first(place: Place) -> None:
@@ -172,13 +166,6 @@ def test_only_accepted_runs_are_compared_with_the_newest_first(place: Place) -> 
     assert volumes(place, limit=2) == [6, 3]
     before = place.ledger.known_run("p", "b").sequence
     assert [p.rows for p in place.ledger.accepted("p", before=before, limit=9)] == [1], "none that came later"
-
-
-def volume(place: Place, *runs: str, held: bool = True) -> tuple[list[bool], list[str]]:
-    """Whether the volume of some runs is as expected, and what is not judged."""
-    found = judge(place.ledger, "p", History(volume=True, at_least=5), runs, held=held)
-    assert found is not None
-    return [check.ok for check in found.checks], list(found.unknown)
 
 
 def test_volume_of_a_run_after_a_held_one_is_no_fault(place: Place) -> None:
@@ -200,7 +187,7 @@ def test_volume_of_a_run_after_a_held_one_is_no_fault(place: Place) -> None:
     assert volume(place, "normal") == ([False], [])
 
 
-def test_runs_that_are_judged_together_may_have_the_rows_of_as_many(place: Place) -> None:
+def test_volume_of_runs_that_are_judged_together_may_be_that_of_as_many(place: Place) -> None:
     thousands(place)
     for run in ("died", "then"):
         ran(place, run, 1000)
@@ -227,7 +214,7 @@ def test_runs_judged_together_count_as_one(place: Place) -> None:
 def test_retracted_run_is_no_part_of_the_baseline(place: Place) -> None:
     for run, rows in (("a", 1), ("b", 2), ("c", 3)):
         ran(place, run, rows)
-    take_back(place, "b", 1)
+    take_back(place, "b", 10, 12, batch=1)
     assert volumes(place) == [3, 1]
     assert place.ledger.profiled("p", limit=9, standing=True) == ["c", "a"]
     assert place.ledger.profiled("p", limit=9) == ["c", "b", "a"]
@@ -236,15 +223,15 @@ def test_retracted_run_is_no_part_of_the_baseline(place: Place) -> None:
 @pytest.mark.parametrize("how", ["retracted", "given up"])
 def test_new_normal_that_was_taken_back_is_none(place: Place, how: str) -> None:
     """The runs before it count again, and not only the few behind it."""
-    for run, rows in (("a", 1), ("b", 2)):
-        ran(place, run, rows)
+    ran(place, "a", 1)
+    ran(place, "b", 2)
     ran(place, "odd", 3, "failed", **({"waits": [1, 9]} if how == "given up" else {}))
     accept(place.ledger, "p", "odd", reason="from now on", new_normal=True)
     assert place.ledger.normal_since("p") == ("odd", "from now on")
     if how == "given up":
         assert give_up(place.ledger, "p", "odd", reason="wrong after all") == (1, 9)
     else:
-        take_back(place, "odd", 2)
+        take_back(place, "odd", 20, 22, batch=2)
     assert place.ledger.normal_since("p") is None
     assert volumes(place) == [2, 1]
 
@@ -284,34 +271,43 @@ def test_intervals_and_redrives_are_neither_judged_nor_compared_with(place: Plac
 
 def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place: Place) -> None:
     history = History(freshness="1h")
-    begun(place, "first")
+    idle(place, "first")
     found = judged(place, history, "first")
     assert (found.late, "history.freshness" in (found.note or "")) == (None, True)
     ran(place, "a", 1)
-    begun(place, "idle")
+    idle(place, "idle")
     late = judged(place, history, "idle")
     assert "2026-03-01T12:00:00+00:00" in (late.late or "")
     assert [item.what for item in broken_by(late)] == ["history.freshness"]
 
 
+def wrote(place: Place, run: str, number: int, at: datetime, *, epoch: int = 1) -> None:
+    """Record a batch with one row of this time."""
+    stamp = at.isoformat(timespec="microseconds")
+    there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
+    place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, profile=there.as_dict())
+
+
 def test_freshness_is_by_the_newest_row_of_all_runs(place: Place) -> None:
-    """Nothing but the newest row counts, whichever run wrote it."""
     now = datetime.now(UTC)
-
-    def wrote(run: str, at: datetime, number: int, *, epoch: int = 1) -> None:
-        stamp = at.isoformat(timespec="microseconds")
-        there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
-        place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, profile=there.as_dict())
-
-    wrote("a", now - timedelta(days=3), 0)
-    wrote("b", now - timedelta(minutes=10), 1)
+    wrote(place, "a", 0, now - timedelta(days=3))
+    wrote(place, "b", 1, now - timedelta(minutes=10))
     for number in range(25):
-        wrote(f"again-{number}", now - timedelta(days=30), number, epoch=0)
-    begun(place, "a")
+        wrote(place, f"again-{number}", number, now - timedelta(days=30), epoch=0)
+    idle(place, "a")
     assert judged(place, History(freshness="2h"), "a").late is None
 
 
-def test_part_of_a_run_need_not_have_the_figures_of_a_whole_one(place: Place) -> None:
+def test_freshness_is_not_that_of_a_record_of_the_future(place: Place) -> None:
+    """A producer's clock was wrong once; one that is ahead by less than is asked for is taken as it is."""
+    late = []
+    for n, at in enumerate([NOW, datetime(2099, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(minutes=10)]):
+        wrote(place, f"r{n}", n, at)
+        late.append(judged(place, History(freshness="1h"), f"r{n}").late is not None)
+    assert late == [True, True, False]
+
+
+def test_history_judges_a_part_of_a_run_by_its_excesses_alone() -> None:
     """Before its commit, a batch is compared with whole runs."""
     history = History(columns={"a": ["min", "max", "distinct", "nulls"]}, at_least=1)
 
@@ -328,18 +324,6 @@ def test_part_of_a_run_need_not_have_the_figures_of_a_whole_one(place: Place) ->
     assert broken(column(-9000, 9000, 400), "parts") == ["min(a)", "max(a)", "distinct(a)"]
 
 
-def test_record_of_the_future_does_not_hide_a_stale_table(place: Place) -> None:
-    """A producer's clock was wrong once; one that is ahead by less than is asked for is taken as it is."""
-    history, ahead = History(freshness="1h"), datetime.now(UTC) + timedelta(minutes=10)
-    stamps = [NOW.isoformat(), "2099-01-01T00:00:00.000000Z", ahead.isoformat(timespec="microseconds")]
-    late = []
-    for n, stamp in enumerate(stamps):
-        there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
-        place.commit(f"r{n}", split(10 * n, 10 * n + 10), profile=there.as_dict())
-        late.append(judged(place, history, f"r{n}").late is not None)
-    assert late == [True, True, False]
-
-
 def test_baseline_is_found_among_ten_thousand_runs_at_once(place: Place) -> None:
     """The database must not look through the past of the pipeline for each run."""
     ran(place, "first", 1000)
@@ -349,17 +333,13 @@ def test_baseline_is_found_among_ten_thousand_runs_at_once(place: Place) -> None
     base = {name: getattr(place.ledger.known_run("p", "first"), name) for name in columns}
     with engine.begin() as connection:
         start = 1 + connection.execute(sa.select(sa.func.max(schema.event.c.id))).scalar_one()
-        names = [(f"r{number:05}", start + number) for number in range(many)]
-        runs = [
-            {"pipeline": "p", "run": run, "verdict": "passed", "judgement": {}, "sequence": number, **base}
-            for run, number in names
-        ]
+        runs, events = [], []
+        for number in range(many):
+            known = {"pipeline": "p", "run": f"r{number:05}"}
+            runs.append({**known, "verdict": "passed", "judgement": {}, "sequence": start + number, **base})
+            payload = {"epoch": 1, "batch": start + number, **message}
+            events.append({**known, "at": "2026", "type": "RowsProfiled", "payload": payload})
         connection.execute(schema.run.insert(), runs)
-        events = [
-            {"at": "2026", "type": "RowsProfiled", "pipeline": "p", "run": run,
-             "payload": {"epoch": 1, "batch": number, **message}}
-            for run, number in names
-        ]  # fmt: skip
         connection.execute(schema.event.insert(), events)
     looked: list[int] = []
     if engine.dialect.name == "sqlite":  # each call stands for a thousand steps of SQLite's machine

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
-from tests.fixtures.books import Place
+from tests.fixtures.books import Place, span
 
 from sluice.audit import audit
 from sluice.ledger import REDRIVEN
@@ -25,12 +25,10 @@ SOURCE = {"kafka": {"clusters": ["a", "b"], "topics": ["t"], "origin_header": "o
 Origin = tuple[str, int, int]
 
 
-def of(pairs: Iterable[tuple[int, Origin]], stream: str = "b:t") -> Origins:
-    pairs = list(pairs)
-    return Origins(
-        [stream] * len(pairs), [0] * len(pairs), [n for n, _ in pairs],
-        [o[0] for _, o in pairs], [o[1] for _, o in pairs], [o[2] for _, o in pairs],
-    )  # fmt: skip
+def of(*placed: tuple[str, int, Origin]) -> Origins:
+    """Return the origins of records by their stream and offset."""
+    columns: Any = [(stream, 0, offset, *origin) for stream, offset, origin in placed]
+    return Origins(*(list(column) for column in zip(*columns, strict=True))) if placed else Origins(*[[]] * 6)
 
 
 def test_cluster_prefixes_name_streams_and_origin_headers() -> None:
@@ -42,21 +40,21 @@ def test_cluster_prefixes_name_streams_and_origin_headers() -> None:
 
 
 def test_copy_is_a_record_whose_origin_is_settled_or_comes_twice() -> None:
-    settled = Settled([OffsetRange("t", 0, 0, 5), OffsetRange("t", 0, 7, 9)])
-    found = screened(of([(10, ("t", 0, 4)), (11, ("t", 0, 5)), (12, ("t", 0, 8)), (13, ("t", 0, 5))]), settled, [])
+    settled = Settled([span(0, 5), span(7, 9)])
+    found = screened(of(*(("b:t", 10 + n, ("t", 0, origin)) for n, origin in enumerate((4, 5, 8, 5)))), settled, [])
     assert found.as_ranges() == [OffsetRange("b:t", 0, 10, 11), OffsetRange("b:t", 0, 12, 14)]
-    assert found.settled == (OffsetRange("t", 0, 5, 6),)
+    assert found.settled == (span(5, 6),)
     assert found.as_dict() == {"copies": 3, "ranges": [["t", 0, 5, 6]]}
     assert Screened().as_dict() is None
 
 
 def test_record_that_was_mirrored_over_and_back_is_a_copy() -> None:
-    found = screened(of([(9, ("t", 0, 3)), (10, ("t", 0, 30))], "t"), Settled([]), [OffsetRange("t", 0, 0, 12)])
-    assert found.as_ranges() == [OffsetRange("t", 0, 9, 10)]
+    found = screened(of(("t", 9, ("t", 0, 3)), ("t", 10, ("t", 0, 30))), Settled([]), [span(0, 12)])
+    assert found.as_ranges() == [span(9, 10)]
 
 
 def test_settled_ranges_cover_their_offsets() -> None:
-    settled = Settled([OffsetRange("t", 0, 2, 4), OffsetRange("t", 1, 0, 9)])
+    settled = Settled([span(2, 4), span(0, 9, 1)])
     assert settled.covers(("t", 0), np.array([1, 2, 3, 4])).tolist() == [False, True, True, False]
     assert settled.covers(("u", 0), np.array([1])).tolist() == [False]
 
@@ -111,13 +109,7 @@ class World:
             for s in spans for n in range(s.start, s.end) if not any(n in range(g.start, g.end) for g in gone)
         ]  # fmt: skip
         kept = [(topic, n, origin) for topic, n, _, origin in read if origin is not None]
-        found = screened(
-            Origins(
-                [k[0] for k in kept], [0] * len(kept), [k[1] for k in kept],
-                [k[2][0] for k in kept], [k[2][1] for k in kept], [k[2][2] for k in kept],
-            ),
-            settled_of(ledger, "p"), subtract(spans, gone),
-        )  # fmt: skip
+        found = screened(of(*kept), settled_of(ledger, "p"), subtract(spans, gone))
         copies = {(r.topic, n) for r in found.as_ranges() for n in range(r.start, r.end)}
         self.table += [record for topic, n, record, _ in read if (topic, n) not in copies]
         accounts = []
@@ -146,8 +138,8 @@ class World:
             )
 
     def redrive(self) -> None:
-        for span in [row.range for row in self.place.ledger.lost("p")]:
-            still = overlaps([span], [row.range for row in self.place.ledger.lost("p")])
+        for item in [row.range for row in self.place.ledger.lost("p")]:
+            still = overlaps([item], [row.range for row in self.place.ledger.lost("p")])
             if still:  # an earlier step may have brought it
                 self.process(still, epoch=REDRIVEN)
 

@@ -1,24 +1,16 @@
-"""Intervals of record time: what can be meant, and what is refused in words."""
+"""Intervals of record time: their keys, widths and overlaps, and refusals of others."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-import yaml
 
 from sluice.errors import ConfigError
-from sluice.pipeline import Pipeline
 from sluice.run.interval import Interval
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
-
-
-def pipeline(**more: Any) -> Pipeline:
-    text = "{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}"
-    return Pipeline.model_validate({**yaml.safe_load(text), **more})
 
 
 @pytest.mark.parametrize(

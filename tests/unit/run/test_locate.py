@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
+from tests.fixtures.books import span
+
 from sluice.ranges import OffsetRange
 from sluice.run.locate import Located, locate
 from sluice.sources.state import PartitionState, TopicState
@@ -15,7 +17,7 @@ class Log:
     """Segments, of which some are damaged."""
 
     def __init__(self, *spans: tuple[int, int], damaged: Sequence[int] = ()) -> None:
-        self.all = [SimpleNamespace(path=f"s{n}", range=OffsetRange("t", 0, *span)) for n, span in enumerate(spans)]
+        self.all = [SimpleNamespace(path=f"s{n}", range=span(*ends)) for n, ends in enumerate(spans)]
         self.damaged = damaged
 
     def refresh(self) -> None:
@@ -27,10 +29,6 @@ class Log:
     def check(self, segments: Sequence[Any], *, pages: bool) -> list[Any]:
         assert pages, "every page is read before anything is promised"
         return [SimpleNamespace(segment=self.all[n]) for n in self.damaged if self.all[n] in segments]
-
-
-def span(start: int, end: int) -> OffsetRange:
-    return OffsetRange("t", 0, start, end)
 
 
 def found(log: Log, topic_id: str = "x", known: str | None = "x", start: int = 50) -> Located:

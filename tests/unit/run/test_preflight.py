@@ -54,79 +54,50 @@ def test_preflight_passes(positions: Any, states: list[TopicState], known: Any, 
     check("p", positions, states, known, planned)
 
 
+GONE, RECREATED, DOWN = OffsetsGoneError, TopicRecreatedError, SourceUnreachableError
+BESIDE = topic((0, 9), (4, 9), name="new", topic_id="2")
+
+
 @pytest.mark.parametrize(
     ("error", "named", "positions", "states", "known", "planned"),
     [
-        pytest.param(OffsetsGoneError, "t-0 [4, 5)", {"t": {0: 4}}, [topic((5, 10))], {}, [], id="one-offset-gone"),
+        pytest.param(GONE, "t-0 [4, 5)", {"t": {0: 4}}, [topic((5, 10))], {}, [], id="one-offset-gone"),
+        pytest.param(GONE, "t-1 [0, 3)", {"t": {0: 1}}, [topic((0, 10), (3, 5))], {}, [], id="new-partition-cut"),
+        pytest.param(GONE, "t-0 [2, 4)", {"t": {0: 2}}, [topic((4, 10))], {}, [span(2, 8)], id="open-batch-cut"),
         pytest.param(
-            OffsetsGoneError, "t-1 [0, 3)", {"t": {0: 1}}, [topic((0, 10), (3, 5))], {}, [], id="new-partition-cut"
-        ),
-        pytest.param(
-            OffsetsGoneError, "t-0 [2, 4)", {"t": {0: 2}}, [topic((4, 10))], {}, [span(2, 8)], id="open-batch-cut"
-        ),
-        pytest.param(
-            OffsetsGoneError,
-            "t-1 [1, 5)",
-            {"t": {0: 2, 1: 1}},
-            [topic((0, 10), (5, 9))],
-            {},
-            [span(2, 8)],
+            GONE, "t-1 [1, 5)", {"t": {0: 2, 1: 1}}, [topic((0, 10), (5, 9))], {}, [span(2, 8)],
             id="partition-beside-the-open-batch",
         ),
         pytest.param(
-            TopicRecreatedError, "recreated", {"t": {0: 2}}, [topic((0, 10), topic_id="2")], {"t": "1"}, [], id="id"
+            RECREATED, "recreated", {"t": {0: 2}}, [topic((0, 10), topic_id="2")], {"t": "1"}, [], id="other-id"
+        ),
+        pytest.param(RECREATED, "recreated", None, [topic((0, 10), topic_id="2")], {"t": "1"}, [], id="at-first"),
+        pytest.param(
+            RECREATED, "b", {"t": {0: 3}}, [topic((0, 10), topic_id="b/x")], {"t": "a/x"}, [], id="other-cluster"
         ),
         pytest.param(
-            TopicRecreatedError, "recreated", None, [topic((0, 10), topic_id="2")], {"t": "1"}, [], id="first"
+            RECREATED, "'t'", {"t": {0: 3}}, [topic((0, 10), topic_id="a/y")], {"t": "a/x"}, [], id="other-id-there"
         ),
-        pytest.param(
-            TopicRecreatedError, "b", {"t": {0: 3}}, [topic((0, 10), topic_id="b/x")], {"t": "a/x"}, [], id="cluster"
-        ),
-        pytest.param(
-            TopicRecreatedError, "'t'", {"t": {0: 3}}, [topic((0, 10), topic_id="a/y")], {"t": "a/x"}, [], id="id-there"
-        ),
-        pytest.param(TopicRecreatedError, "up to 11", {"t": {0: 11}}, [TEN], {}, [], id="position-beyond-the-end"),
-        pytest.param(
-            TopicRecreatedError, "up to 12", {"t": {0: 2}}, [TEN], {}, [span(2, 12)], id="plan-beyond-the-end"
-        ),
-        pytest.param(TopicRecreatedError, "up to 12", None, [TEN], {}, [span(2, 12)], id="first-plan-beyond-the-end"),
-        pytest.param(TopicRecreatedError, "up to 13", {"t": {0: 13}}, [OPEN], {}, [], id="beyond-the-high-watermark"),
-        pytest.param(TopicRecreatedError, "[1, 2]", {"t": {0: 1, 1: 0, 2: 0}}, [TEN], {}, [], id="partitions-vanished"),
+        pytest.param(RECREATED, "up to 11", {"t": {0: 11}}, [TEN], {}, [], id="position-beyond-the-end"),
+        pytest.param(RECREATED, "up to 12", {"t": {0: 2}}, [TEN], {}, [span(2, 12)], id="plan-beyond-the-end"),
+        pytest.param(RECREATED, "up to 12", None, [TEN], {}, [span(2, 12)], id="first-plan-beyond-the-end"),
+        pytest.param(RECREATED, "up to 13", {"t": {0: 13}}, [OPEN], {}, [], id="beyond-the-high-watermark"),
+        pytest.param(RECREATED, "[1, 2]", {"t": {0: 1, 1: 0, 2: 0}}, [TEN], {}, [], id="partitions-vanished"),
         pytest.param(ConfigError, "'u'", {"t": {0: 3}, "u": {0: 4}}, [TEN], {}, [], id="topic-left-out"),
         pytest.param(ConfigError, "'u'", {"t": {0: 3}}, [TEN], {}, [span(0, 4, "u")], id="planned-topic-left-out"),
+        pytest.param(ConfigError, "[1]", {"t": {0: 3}}, [TEN, BESIDE], {}, [], id="added-topic-cut"),
+        pytest.param(DOWN, "up to 8", {"t": {0: 10}}, [OPEN], {"t": "id-1"}, [], id="open-transaction"),
+        pytest.param(DOWN, "up to 8", {"t": {0: 4}}, [OPEN], {"t": "id-1"}, [span(4, 12)], id="planned-over-it"),
+        # strategies that go on without the lost offsets must not go on: Spark would take the position back
         pytest.param(
-            ConfigError,
-            "[1]",
-            {"t": {0: 3}},
-            [TEN, topic((0, 9), (4, 9), name="new", topic_id="2")],
-            {},
-            [],
-            id="added-topic-cut",
-        ),
-        pytest.param(SourceUnreachableError, "up to 8", {"t": {0: 10}}, [OPEN], {"t": "id-1"}, [], id="transaction"),
-        pytest.param(
-            SourceUnreachableError, "up to 8", {"t": {0: 4}}, [OPEN], {"t": "id-1"}, [span(4, 12)], id="planned-over-it"
-        ),
-        # strategies that go on without what is gone must not go on: Spark would take the position back
-        pytest.param(
-            SourceUnreachableError,
-            "t-1",
-            {"t": {0: 2, 1: 10}},
-            [topic((5, 8, 8), (0, 8, 12))],
-            {},
-            [],
-            id="gone-and-open",
+            DOWN, "t-1", {"t": {0: 2, 1: 10}}, [topic((5, 8, 8), (0, 8, 12))], {}, [], id="gone-beside-a-transaction"
         ),
     ],
-)
+)  # fmt: skip
 def test_preflight_refuses(
-    error: type[SluiceError],
-    named: str,
-    positions: Any,
-    states: Sequence[TopicState],
-    known: Mapping[str, str],
+    error: type[SluiceError], named: str, positions: Any, states: Sequence[TopicState], known: Mapping[str, str],
     planned: list[OffsetRange],
-) -> None:
+) -> None:  # fmt: skip
     with pytest.raises(error) as caught:
         check("p", positions, states, known, planned)
     assert named in caught.value.what
@@ -145,7 +116,7 @@ def test_preflight_names_each_range_that_retention_took_and_each_way_on() -> Non
         assert strategy in caught.value.next_step
 
 
-def test_offsets_that_were_gone_before_the_first_run_are_noted() -> None:
+def test_never_read_notes_offsets_that_were_gone_before_the_first_run() -> None:
     assert never_read({}, {"t": {0: 0, 1: 0}}) is None
     note = never_read({}, {"t": {0: 0, 1: 7}, "u": {0: 3}}) or ""
     assert note.startswith("10 ")
@@ -154,10 +125,9 @@ def test_offsets_that_were_gone_before_the_first_run_are_noted() -> None:
     assert "t-0 [5, 9)" in (never_read({"t": {0: 5}}, {"t": {0: 9}}) or "")
 
 
-def test_deleted_topic_of_a_pattern_is_named_with_its_unread_offsets() -> None:
+def test_preflight_names_a_deleted_topic_of_a_pattern_with_its_unread_offsets() -> None:
     positions = {"t": {0: 2}, "u": {0: 5, 1: 0}}
-    planned = [span(2, 9), span(4, 9, "u"), span(0, 0, "u", 1)]
-    unread = unread_of(["u"], positions, planned)
+    unread = unread_of(["u"], positions, [span(2, 9), span(4, 9, "u"), span(0, 0, "u", 1)])
     assert unread == [span(5, 9, "u")]
     with pytest.raises(TopicsDeletedError, match=r"'u'.*u-0 to 5, u-1 to 0.* u-0 \[5, 9\)") as caught:
         check("p", positions, [TEN], {}, deleted=["u"], unread=unread, accounted={})
@@ -165,7 +135,7 @@ def test_deleted_topic_of_a_pattern_is_named_with_its_unread_offsets() -> None:
     assert "sluice reset p" in caught.value.next_step
 
 
-def test_new_topic_of_a_pattern_begins_at_zero_and_a_former_one_is_refused() -> None:
+def test_preflight_lets_a_new_topic_of_a_pattern_begin_at_zero_and_refuses_a_former_one() -> None:
     with pytest.raises(OffsetsGoneError, match=r"new-0 \[0, 3\)"):
         check("p", {"t": {0: 2}}, [TEN, NEW], {}, accounted={})
     with pytest.raises(ConfigError, match="'new'"):

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from tests.fixtures.books import Place, lost, span, split
+from tests.fixtures.ledgers import attempt
 
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Route
@@ -16,47 +17,42 @@ HOUR = 3_600_000
 WINDOW = {"time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)"}, "watermark": "1h"}
 
 
+DEDUPE = {"keys": ["k"], "time": "at", "within": "2h"}
+
+
+def configured(place: Place, schema: str = "at TIMESTAMP, k STRING", **keys: Any) -> Pipeline:
+    place.configure(decode={"json": {"schema": schema}}, **keys)
+    return load(str(place.file))
+
+
 @pytest.fixture
 def spec(place: Place) -> Pipeline:
-    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, window=WINDOW)
-    return load(str(place.file))
-
-
-@pytest.fixture
-def deduped(place: Place) -> Pipeline:
-    place.configure(
-        decode={"json": {"schema": "at TIMESTAMP, k STRING"}}, dedupe={"keys": ["k"], "time": "at", "within": "2h"}
-    )
-    return load(str(place.file))
+    return configured(place, window=WINDOW)
 
 
 def commit(place: Place, spec: Pipeline, epoch: int, batch: int, start: int, end: int, **more: Any) -> None:
     """Record a batch whose records have the hours of their offsets as event times."""
-    lease = place.ledger.acquire("p", f"run {epoch}-{batch}")
-    with lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=epoch, ranges=[], topic_ids={})
-        latest = (end - 1) * HOUR
-        partitions = {"at": 0, "latest": [["t", 0, latest]]}
-        seen: dict[str, Any] = {
-            "late_by": max(0, start - 2) * HOUR, "late": [], "partitions": partitions, "timing": spec.timing,
+    latest = (end - 1) * HOUR
+    seen: dict[str, Any] = {
+        "late_by": max(0, start - 2) * HOUR, "late": [], "partitions": {"at": 0, "latest": [["t", 0, latest]]},
+        "timing": spec.timing,
+    }  # fmt: skip
+    if spec.window is not None:
+        seen |= {
+            "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
+            "times": [["t", 0, start, end, start * HOUR, latest]],
         }  # fmt: skip
-        if spec.window is not None:
-            seen |= {
-                "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
-                "times": [["t", 0, start, end, start * HOUR, latest]],
-            }  # fmt: skip
-        else:
-            seen |= {"duplicates": []}
-        place.ledger.batch_committed(
-            lease, epoch=epoch, batch=batch, accounts=[split(start, end, **more.pop("parts", {}))],
-            windows=seen if spec.window is not None else None, dedupe=seen if spec.dedupe is not None else None, **more,
-        )  # fmt: skip
+    else:
+        seen |= {"duplicates": []}
+    fact = {"windows" if spec.window is not None else "dedupe": seen}
+    accounts = [split(start, end, **more.pop("parts", {}))]
+    with attempt(place.ledger, f"run {epoch}-{batch}", epoch=epoch) as lease:
+        place.ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=accounts, **fact, **more)
 
 
 def reset(place: Place, epoch: int, *, rebuild: bool, truncated: bool = False) -> None:
-    with place.ledger.acquire("p", f"reset {epoch}") as lease:
-        place.ledger.run_planned(lease, kind="reset", recovery="replay", epoch=epoch - 1, ranges=[], topic_ids={})
-        seen = Reset(epoch, Route.DIRECT, {"t": {0: 0}}, (), truncated, (), {}, "x", rebuild=rebuild)
+    seen = Reset(epoch, Route.DIRECT, {"t": {0: 0}}, (), truncated, (), {}, "x", rebuild=rebuild)
+    with attempt(place.ledger, f"reset {epoch}", kind="reset", epoch=epoch - 1) as lease:
         place.ledger.reset(lease, seen.as_dict())
 
 
@@ -109,25 +105,20 @@ def test_rebuild_goes_back_to_the_last_truncation(place: Place, spec: Pipeline) 
 def test_rebuild_with_another_event_time_reads_everything(place: Place, spec: Pipeline) -> None:
     commit(place, spec, 1, 0, 0, 6)
     commit(place, spec, 1, 1, 6, 10)
-    place.configure(decode={"json": {"schema": "at TIMESTAMP, k STRING, v INT"}}, window=WINDOW)
-    found = kept(place.ledger, load(str(place.file)), 2)
+    found = kept(place.ledger, configured(place, "at TIMESTAMP, k STRING, v INT", window=WINDOW), 2)
     assert (found.ranges, found.latest) == ((span(0, 10),), {})
 
 
-def test_rebuild_of_dedupe_reads_batches_whose_keys_are_kept(place: Place, deduped: Pipeline) -> None:
+def test_rebuild_of_dedupe_reads_batches_whose_keys_are_kept(place: Place) -> None:
+    deduped = configured(place, dedupe=DEDUPE)
     commit(place, deduped, 1, 0, 0, 4)
     commit(place, deduped, 1, 1, 4, 9)
-    found = kept(place.ledger, deduped, 2)
-    assert (found.ranges, found.watermark) == ((span(4, 9),), 6 * HOUR), "the latest event time less two hours"
-    place.configure(
-        decode={"json": {"schema": "at TIMESTAMP, k STRING"}},
-        dedupe={"keys": ["k"], "time": "at", "within": "2h", "hold": {"idle_after": "9h"}},
-    )
-    found = kept(place.ledger, load(str(place.file)), 2)
-    assert (found.ranges, found.watermark) == ((span(0, 9),), 2 * HOUR), "as far as a batch was judged by it"
-    place.configure(
-        decode={"json": {"schema": "at TIMESTAMP, k STRING, seen TIMESTAMP"}},
-        dedupe={"keys": ["k"], "time": "seen", "within": "2h"},
-    )
-    found = kept(place.ledger, load(str(place.file)), 2)
-    assert (found.ranges, found.watermark) == ((span(0, 9),), 0), "by another event time nothing is known of them"
+    held = configured(place, dedupe={**DEDUPE, "hold": {"idle_after": "9h"}})
+    other = configured(place, "at TIMESTAMP, k STRING, seen TIMESTAMP", dedupe={**DEDUPE, "time": "seen"})
+    for spec, expected, why in (
+        (deduped, (span(4, 9), 6 * HOUR), "the latest event time less two hours"),
+        (held, (span(0, 9), 2 * HOUR), "as far as a batch was judged by it"),
+        (other, (span(0, 9), 0), "by another event time nothing is known of them"),
+    ):
+        found = kept(place.ledger, spec, 2)
+        assert (*found.ranges, found.watermark) == expected, why

@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
 from tests.fixtures.books import Place, rows, span, split
+from tests.fixtures.ledgers import attempt
+from tests.fixtures.pipelines import modelled
+from tests.unit.run.conftest import proved, take_back
 
 from sluice.audit import audit
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Epoch
-from sluice.pipeline import Pipeline, load
+from sluice.pipeline import load
 from sluice.pipeline.window import Window
-from sluice.ranges import OffsetRange, Positions
+from sluice.ranges import OffsetRange
 from sluice.recovery import Route
 from sluice.run.resetting import Reset, asked, of_windows, plan, still_open, united
 from sluice.sources.state import PartitionState, TopicState
 
-SPEC: dict[str, Any] = {
-    "pipeline": "p",
-    "source": {"kafka": {"topics": ["t"]}},
-    "decode": {"json": {"schema": "id INT"}},
-    "sink": {"delta": {"path": "table"}},
-}
+LATEST = "source.kafka.starting_offsets: latest"
 
 
 def there(*ends: tuple[int, int], topic: str = "t", topic_id: str = "c/1") -> TopicState:
@@ -32,29 +29,19 @@ def there(*ends: tuple[int, int], topic: str = "t", topic_id: str = "c/1") -> To
 
 
 def planned(
-    states: list[TopicState],
-    *,
-    begin: str | None = None,
-    at: Mapping[tuple[str, int], int | None] | None = None,
-    truncate: bool = False,
-    accounted: tuple[OffsetRange, ...] = (span(2, 10), span(0, 8, 1)),
-    reached: Positions | None = None,
-    spec: Mapping[str, Any] = SPEC,
-    unread: tuple[OffsetRange, ...] = (),
-) -> Reset:
-    if reached is None:
-        reached = {"t": {r.partition: r.end for r in accounted if r.topic == "t"}}
+    states: list[TopicState], *, begin: str | None = None, at: Mapping[tuple[str, int], int | None] | None = None,
+    accounted: tuple[OffsetRange, ...] = (span(2, 10), span(0, 8, 1)), changes: str = "", **more: Any,
+) -> Reset:  # fmt: skip
     return plan(
-        Pipeline.model_validate(spec),
+        modelled(changes),
         Epoch(3, Route.DIRECT, None),
         reason="x",
         begin=asked(begin, states, at or {}),
-        truncate=truncate,
-        reached=reached,
+        reached={"t": {r.partition: r.end for r in accounted if r.topic == "t"}},
         accounted={(r.topic, r.partition): r for r in accounted},
         states=states,
         known_ids={"t": "c/1", "u": "c/3"},
-        unread=unread,
+        **{"truncate": False, "unread": (), **more},
     )
 
 
@@ -65,23 +52,18 @@ def test_reset_goes_on_at_the_position() -> None:
 
 
 @pytest.mark.parametrize(
-    ("begin", "at", "positions", "skipped"),
+    ("begin", "at", "first", "zero"),
     [
-        ("latest", {}, {0: 12, 1: 8}, [span(10, 12)]),
-        ("2026-01-01", {("t", 0): 11, ("t", 1): None}, {0: 11, 1: 8}, [span(10, 11)]),
+        ("latest", {}, 0, 12),
+        ("2026-01-01", {("t", 0): 11, ("t", 1): None}, 0, 11),
+        (None, {}, 11, 11),  # the source no longer has the one before
     ],
 )
 def test_reset_to_a_later_start_opens_the_offsets_before_it(
-    begin: str, at: dict[Any, Any], positions: dict[int, int], skipped: list[OffsetRange]
+    begin: str | None, at: dict[Any, Any], first: int, zero: int
 ) -> None:
-    found = planned([there((0, 12), (0, 8))], begin=begin, at=at)
-    assert found.positions == {"t": positions}
-    assert list(found.skipped) == skipped
-
-
-def test_reset_opens_offsets_that_the_source_no_longer_has() -> None:
-    found = planned([there((11, 12), (0, 8))])
-    assert (found.positions["t"][0], found.skipped) == (11, (span(10, 11),))
+    found = planned([there((first, 12), (0, 8))], begin=begin, at=at)
+    assert (found.positions, found.skipped) == ({"t": {0: zero, 1: 8}}, (span(10, zero),))
 
 
 @pytest.mark.parametrize("begin", ["earliest", "2026-01-01"])
@@ -118,10 +100,10 @@ def test_reset_of_a_recreated_topic_needs_truncate() -> None:
 
 
 def test_reset_keeps_the_account_of_a_topic_that_the_file_no_longer_names() -> None:
-    states = [there((0, 12), (0, 8))]
-    other = OffsetRange("u", 0, 0, 5)
-    assert planned(states, accounted=(span(0, 10), span(0, 8, 1), other)).skipped == ()
-    found = planned(states, accounted=(span(0, 10), span(0, 8, 1), other), begin="earliest", truncate=True)
+    states, other = [there((0, 12), (0, 8))], OffsetRange("u", 0, 0, 5)
+    accounted = (span(0, 10), span(0, 8, 1), other)
+    assert planned(states, accounted=accounted).skipped == ()
+    found = planned(states, accounted=accounted, begin="earliest", truncate=True)
     assert found.skipped == (other,), "its rows leave, too"
 
 
@@ -134,21 +116,29 @@ def test_reset_loses_unread_offsets_of_a_topic_that_is_left_out() -> None:
 
 @pytest.mark.parametrize("start", [0, 4])
 def test_reset_begins_a_topic_that_a_pattern_matches_since_then_at_zero(start: int) -> None:
-    by_pattern = {**SPEC, "source": {"kafka": {"pattern": ".*", "starting_offsets": "latest"}}}
     states = [there((0, 12), (0, 8)), there((start, 9), topic="v", topic_id="c/4")]
-    found = planned(states, spec=by_pattern)
+    found = planned(states, changes=f"source.kafka.topics: null, source.kafka.pattern: .*, {LATEST}")
     assert found.positions["v"] == {0: start}
     assert found.skipped == ((OffsetRange("v", 0, 0, start),) if start else ())
 
 
 def test_reset_begins_an_unknown_partition_at_its_start_or_refuses() -> None:
-    states = [there((0, 12), (3, 8), (2, 5))]
+    states, latest = [there((0, 12), (3, 8), (2, 5))], {"t": {0: 12, 1: 8, 2: 5}}
     assert planned(states).positions == {"t": {0: 10, 1: 8, 2: 2}}
-    latest = {**SPEC, "source": {"kafka": {"topics": ["t"], "starting_offsets": "latest"}}}
     with pytest.raises(ConfigError, match="t-2"):
-        planned(states, spec=latest)
-    assert planned(states, spec=latest, begin="latest").positions == {"t": {0: 12, 1: 8, 2: 5}}
-    assert planned(states, spec=latest, accounted=()).positions == {"t": {0: 12, 1: 8, 2: 5}}
+        planned(states, changes=LATEST)
+    assert planned(states, changes=LATEST, begin="latest").positions == latest
+    assert planned(states, changes=LATEST, accounted=()).positions == latest
+
+
+def windows(output: str | None) -> Window | None:
+    if output is None:
+        return None
+    keys: dict[str, Any] = {"time": "at", "aggregates": {"n": "count(*)"}}
+    if output == "sessions":
+        return Window(**keys, gap="10m", by=("k",), watermark="1h")
+    watermark = None if output == "complete" else "1h"
+    return Window(**keys, size="1h", output=output, watermark=watermark)
 
 
 @pytest.mark.parametrize(
@@ -161,7 +151,7 @@ def test_reset_begins_an_unknown_partition_at_its_start_or_refuses() -> None:
         (("window", {"gap": 1.0}), 5000, 6000, True),
     ],
 )
-def test_windows_are_open_if_no_row_has_them_yet(
+def test_reset_takes_windows_for_open_if_no_row_has_them_yet(
     definition: Any, latest: int | None, closed_to: int, found: bool
 ) -> None:
     assert still_open(definition, latest, closed_to) is found
@@ -201,19 +191,10 @@ def test_reset_names_truncate_for_windows_that_no_interval_makes_again() -> None
     assert note.endswith("count as filtered, and only --truncate with an earlier --from writes all windows again")
 
 
-def windows(output: str | None) -> Window | None:
-    if output is None:
-        return None
-    keys: dict[str, Any] = {"time": "at", "aggregates": {"n": "count(*)"}}
-    if output == "sessions":
-        return Window(**keys, gap="10m", by=("k",), watermark="1h")
-    return Window(**keys, size="1h", output=output, watermark=None if output == "complete" else "1h")
-
-
-def carried_out(place: Place, *, begin: str | None, truncate: bool = False, **ends: int) -> Reset:
+def carried_out(place: Place, begin: str, *, truncate: bool = False, zero: int = 20) -> None:
     """Reset as the run does: the rows leave, and the ledger has it, twice as after a crash."""
     ledger, now = place.ledger, place.ledger.epoch("p")
-    states = [there((0, ends.get("zero", 20)), (0, ends.get("one", 8)), topic_id="")]
+    states = [there((0, zero), (0, 8), topic_id="")]
     found = plan(
         load(place.file), now, reason="x", begin=asked(begin, states, {}), truncate=truncate,
         reached=ledger.reached("p"), accounted=united(ledger, "p"), states=states, known_ids={},
@@ -221,23 +202,13 @@ def carried_out(place: Place, *, begin: str | None, truncate: bool = False, **en
     if truncate:
         place.sink, place.quarantine = [], []
     place.ends[f"sluice:p:{now.number}"] = place.ends.get(f"sluice:p:{now.number}", -1) + 1
-    run = f"reset {now.number}"
-    with ledger.acquire("p", run) as lease:
-        ledger.run_planned(lease, kind="reset", recovery="replay", epoch=now.number, ranges=[], topic_ids={})
+    with attempt(ledger, f"reset {now.number}", kind="reset", epoch=now.number, state="done") as lease:
         for _ in range(2):
             ledger.reset(lease, found.as_dict())
-        ledger.run_closed(lease, state="done")
-    return found
-
-
-def proved(place: Place) -> list[str]:
-    for table in ("table", "table_quarantine"):
-        shutil.rmtree(place.root / table, ignore_errors=True)
-    return place.found()
 
 
 def test_reset_to_a_later_start_balances(story: Place) -> None:
-    carried_out(story, begin="latest", zero=25, one=8)
+    carried_out(story, "latest", zero=25)
     assert story.ledger.epoch("p") == Epoch(3, Route.DIRECT, {"t": {0: 25, 1: 8}})
     assert span(20, 25) in [row.range for row in story.ledger.lost("p")]
     assert story.ledger.account("p", "reset 2")["lost"] == 5
@@ -251,7 +222,7 @@ def test_reset_to_a_later_start_balances(story: Place) -> None:
 
 def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
     before = story.ledger.account("p", "a")["written"]
-    carried_out(story, begin="earliest", truncate=True)
+    carried_out(story, "earliest", truncate=True)
     assert story.ledger.lost("p", state=None) == []
     assert story.ledger.entries("p") == []
     assert story.ledger.base("p") == 3
@@ -262,7 +233,7 @@ def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
     assert proved(story) == []
     assert story.ledger.rebuild()
     assert proved(story) == []
-    carried_out(story, begin="latest", truncate=True)
+    carried_out(story, "latest", truncate=True)
     assert sorted(row.range for row in story.ledger.lost("p")) == [span(0, 20), span(0, 8, 1)]
     assert proved(story) == []
     story.commit("g", split(4, 6), epoch=REDRIVEN, redriven="lost")
@@ -271,14 +242,9 @@ def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
     assert audit(story.ledger, "p").balanced
 
 
-def test_retraction_before_a_truncation_takes_nothing_from_redrives_after_it(story: Place) -> None:
-    ledger = story.ledger
-    moved = [{"epoch": REDRIVEN, "batch": 0, "run": "c", "topic": "t", "partition": 0, "start": 16,
-              "ranges": [[16, 17]], "written": 1, "filtered": 0, "absent": 0}]  # fmt: skip
-    with ledger.acquire("p", "x") as lease:
-        ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
-        ledger.retracted(lease, epoch=REDRIVEN, batch=2, moved=moved, reason="x")
-    assert ledger.retracted_from("p")
-    carried_out(story, begin="earliest", truncate=True)
-    assert ledger.retracted_from("p") == {}
-    assert len(ledger.retractions("p", "x")) == 1
+def test_reset_with_truncate_keeps_redrives_after_it_from_a_retraction_before_it(story: Place) -> None:
+    take_back(story, "c", 16, 17, epoch=REDRIVEN)
+    assert story.ledger.retracted_from("p")
+    carried_out(story, "earliest", truncate=True)
+    assert story.ledger.retracted_from("p") == {}
+    assert len(story.ledger.retractions("p", "back")) == 1

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import pytest
+from tests.fixtures.books import span
 
 from sluice.errors import SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Times
@@ -63,8 +64,8 @@ class Played:
 
     # the log's
     def spans(self, topic: str, partition: int) -> list[OffsetRange]:
-        span = self.parts[topic, partition].log
-        return [OffsetRange(topic, partition, *span)] if span else []
+        held = self.parts[topic, partition].log
+        return [OffsetRange(topic, partition, *held)] if held else []
 
     def segments(self) -> list[Segment]:
         found = []
@@ -72,27 +73,25 @@ class Played:
             first, last = part.log or (0, 0)
             edges = sorted({first, last, *(first + (last - first) * k // part.segments for k in range(part.segments))})
             for known in self.times(n, *itertools.pairwise(edges)):
-                found.append(
-                    Segment("batches/e1-000000-x/a", known.range, 1, len(known.range), known.first, known.last, 0)
-                )
+                place = ("batches/e1-000000-x/a", known.range, 1, len(known.range))
+                found.append(Segment(*place, known.first, known.last, 0))
         return found
 
     def first_at(self, topic: str, partition: int, milliseconds: int) -> int | None:
-        span = self.parts[topic, partition].log
-        return self.first((topic, partition), span, milliseconds) if span else None
-
-
-def hours(first: float, last: float) -> Interval:
-    begin = datetime(2013, 1, 1, tzinfo=UTC)
-    return Interval.of(begin + timedelta(hours=first), begin + timedelta(hours=last))
-
-
-def answer(played: Played, interval: Interval, reached: Mapping[int, int], **more: Any) -> Resolved:
-    return resolve(interval, {"t": dict(reached)}, played.available(), **more)
+        held = self.parts[topic, partition].log
+        return self.first((topic, partition), held, milliseconds) if held else None
 
 
 def moment(hour: float) -> datetime:
     return datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+
+
+def hours(first: float, last: float) -> Interval:
+    return Interval.of(moment(first), moment(last))
+
+
+def answer(played: Played, interval: Interval, reached: Mapping[int, int], **more: Any) -> Resolved:
+    return resolve(interval, {"t": dict(reached)}, played.available(), **more)
 
 
 def offsets(resolved: Resolved) -> set[int]:
@@ -117,10 +116,10 @@ def test_interval_ends_are_looked_up_in_each_partition() -> None:
 def test_interval_reads_unknown_offsets_behind_it() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10))})
     found = answer(played, hours(3, 6), {0: 10})
-    assert (spans(found), found.unknown) == ({0: (3, 10)}, (OffsetRange("t", 0, 6, 10),))
+    assert (spans(found), found.unknown) == ({0: (3, 10)}, (span(6, 10),))
     found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 8)))
-    assert found.unknown == (OffsetRange("t", 0, 8, 10),), "of the rest something is known"
-    assert found.read == [OffsetRange("t", 0, 3, 10)]
+    assert found.unknown == (span(8, 10),), "of the rest something is known"
+    assert found.read == [span(3, 10)]
 
 
 def test_interval_of_a_quiet_partition_is_empty() -> None:
@@ -134,7 +133,7 @@ def test_interval_ends_at_the_live_position() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))})
     found = answer(played, hours(3, 6), {0: 4, 1: 1})
     assert spans(found) == {0: (3, 4), 1: (1, 1)}
-    assert found.beyond == (OffsetRange("t", 0, 4, 6), OffsetRange("t", 1, 3, 6))
+    assert found.beyond == (span(4, 6), span(3, 6, 1))
     assert not found.whole
 
 
@@ -149,18 +148,18 @@ def test_interval_is_found_behind_a_record_of_the_future() -> None:
     """Kafka answers by the largest time so far: behind this record each moment is at this record, or nowhere."""
     played = Played({("t", 0): Part([0, 99, *range(1, 9)], (0, 10))})
     found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 1), (1, 2), (2, 4), (4, 7), (7, 10)))
-    assert (spans(found), found.read) == ({0: (4, 7)}, [OffsetRange("t", 0, 4, 7)])
+    assert (spans(found), found.read) == ({0: (4, 7)}, [span(4, 7)])
     coarse = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 4), (4, 7), (7, 10)))
-    assert coarse.read == [OffsetRange("t", 0, 1, 7)]
+    assert coarse.read == [span(1, 7)]
 
 
 def test_interval_of_a_topic_fed_source_by_source_is_read_in_parts() -> None:
     played = Played({("t", 0): Part([*EVEN, *EVEN, *EVEN], (0, 30))})
     known = played.times(0, *((n, n + 2) for n in range(0, 30, 2)))
     found = answer(played, hours(4, 6), {0: 30}, times=known)
-    assert found.read == [OffsetRange("t", 0, first, first + 2) for first in (4, 14, 24)]
+    assert found.read == [span(first, first + 2) for first in (4, 14, 24)]
     assert spans(found) == {0: (4, 26)}
-    assert found.passed == (OffsetRange("t", 0, 6, 14), OffsetRange("t", 0, 16, 24))
+    assert found.passed == (span(6, 14), span(16, 24))
 
 
 def test_interval_of_very_many_parts_is_read_as_fewer() -> None:
@@ -174,23 +173,22 @@ def test_interval_of_very_many_parts_is_read_as_fewer() -> None:
 def test_interval_that_kafka_dropped_is_looked_up_in_the_log() -> None:
     played = Played({("t", 0): Part(EVEN, (5, 10), (0, 8))})
     known = played.times(0, *((n, n + 1) for n in range(10)))
-    assert spans(answer(played, hours(2, 4), {0: 10}, times=known)) == {0: (2, 4)}
-    assert spans(answer(played, hours(3, 7), {0: 10}, times=known)) == {0: (3, 7)}
-    assert spans(answer(played, hours(6, 9), {0: 10}, times=known)) == {0: (6, 9)}
+    for found in ((2, 4), (3, 7), (6, 9)):
+        assert spans(answer(played, hours(*found), {0: 10}, times=known)) == {0: found}
 
 
 def test_interval_is_found_by_the_times_of_segments() -> None:
     played = Played({("t", 0): Part([0, 99, 1, 2, 3], None, (0, 5))}, down=True)
-    assert answer(played, hours(2, 4), {0: 5}).read == [OffsetRange("t", 0, 1, 5)]
+    assert answer(played, hours(2, 4), {0: 5}).read == [span(1, 5)]
     assert answer(played, hours(100, 200), {0: 5}).read == []
 
 
 def test_interval_leaves_out_offsets_in_neither_kafka_nor_the_log() -> None:
     played = Played({("t", 0): Part(EVEN, (6, 10), (0, 3))})
-    gaps = played.available().gaps([OffsetRange("t", 0, 0, 10)])
-    assert gaps == [OffsetRange("t", 0, 3, 6)]
+    gaps = played.available().gaps([span(0, 10)])
+    assert gaps == [span(3, 6)]
     found = answer(played, hours(2, 8), {0: 10}, gaps=gaps)
-    assert found.read == [OffsetRange("t", 0, 2, 3), OffsetRange("t", 0, 6, 10)]
+    assert found.read == [span(2, 3), span(6, 10)]
     assert found.firsts == {("t", 0): 2}
 
 
@@ -202,8 +200,8 @@ def test_interval_before_1970_has_records_without_a_time() -> None:
 
 def test_interval_leaves_out_lost_offsets_behind_it() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10))})
-    found = answer(played, hours(3, 6), {0: 10}, lost=[OffsetRange("t", 0, 4, 8)])
-    assert found.read == [OffsetRange("t", 0, 3, 6), OffsetRange("t", 0, 8, 10)]
+    found = answer(played, hours(3, 6), {0: 10}, lost=[span(4, 8)])
+    assert found.read == [span(3, 6), span(8, 10)]
 
 
 @pytest.mark.parametrize("seed", range(200))
@@ -238,7 +236,7 @@ def test_interval_reads_each_of_its_records_in_any_order_of_times(seed: int) -> 
             start = draw.randint(0, len(part.hours))
             known += played.times(n, (start, draw.randint(start, len(part.hours))))
     available = played.available()
-    gaps = available.gaps(OffsetRange("t", n, 0, end) for n, end in reached.items())
+    gaps = available.gaps(span(0, end, n) for n, end in reached.items())
     wanted = {
         (n, o)
         for (_, n), part in parts.items()
@@ -265,21 +263,21 @@ def test_interval_without_a_broker_needs_a_log_up_to_the_live_position() -> None
     short = Played({("t", 0): Part(EVEN, (0, 10), (0, 8))}, down=True)
     with pytest.raises(SourceUnreachableError, match="broker"):
         missing("p", {"t": {0: 10}}, short.available(), list)
-    markers = [OffsetRange("t", 0, 8, 10)]
+    markers = [span(8, 10)]
     assert missing("p", {"t": {0: 10}}, short.available(), lambda: markers) == [], "no record was ever there"
 
 
 def test_interval_of_a_recreated_topic_is_read_from_the_log() -> None:
-    other = TopicState("t", "new", {0: PartitionState(0, 50)})
-    for held, missed in (((0, 10), []), ((3, 10), [OffsetRange("t", 0, 0, 3)])):
-        log = Played({("t", 0): Part(EVEN, None, held)})
-        found = Available.of([other], {"t": "old"}, cast(Any, log), cast(Any, log))
+    def lacks(held: tuple[int, int] | None) -> list[OffsetRange]:
+        log: Any = Played({("t", 0): Part(EVEN, None, held)})
+        found = Available.of([TopicState("t", "new", {0: PartitionState(0, 50)})], {"t": "old"}, log, log)
         assert found.recreated == {"t"}
-        assert missing("p", {"t": {0: 10}}, found, list) == missed
-    for held_to in ((0, 8), None):
-        log = Played({("t", 0): Part(EVEN, None, held_to)})
-        with pytest.raises(TopicRecreatedError, match=r"recreated.* t-0 \[(8|0), 10\)"):
-            missing("p", {"t": {0: 10}}, Available.of([other], {"t": "old"}, cast(Any, log), cast(Any, log)), list)
+        return missing("p", {"t": {0: 10}}, found, list)
+
+    assert (lacks((0, 10)), lacks((3, 10))) == ([], [span(0, 3)])
+    for held, first in (((0, 8), 8), (None, 0)):
+        with pytest.raises(TopicRecreatedError, match=rf"recreated.* t-0 \[{first}, 10\)"):
+            lacks(held)
 
 
 def test_interval_refuses_a_partition_that_does_not_answer() -> None:

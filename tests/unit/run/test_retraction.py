@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shutil
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -11,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.fixtures.books import Place, Row, lost, rows, span, split
+from tests.fixtures.ledgers import attempt
+from tests.unit.run.conftest import proved
 
 from sluice.audit import audit
 from sluice.errors import ConfigError
@@ -20,21 +21,18 @@ from sluice.run.retraction import Part, standing, taken
 
 
 def held(found: Sequence[Row], spans: Sequence[OffsetRange]) -> dict[tuple[str, int], Any]:
-    inside: dict[tuple[str, int], list[int]] = {}
+    inside: dict[Any, list[Any]] = {}
     for topic, partition, offset, _ in found:
-        assert topic is not None
-        assert partition is not None
-        assert offset is not None
-        if any(s.topic == topic and s.partition == partition and s.start <= offset < s.end for s in spans):
+        if any((s.topic, s.partition) == (topic, partition) and offset in range(s.start, s.end) for s in spans):
             inside.setdefault((topic, partition), []).append(offset)
     return {key: np.array(sorted(offsets), dtype=np.int64) for key, offsets in inside.items()}
 
 
-def retract(place: Place, run: str, **what: Any) -> list[Part]:
+def retract(place: Place, run: str, **chosen: Any) -> list[Part]:
     """Retract as the run does: rows leave the sink, and the ledger has it."""
     parts = [
         part
-        for item in standing(place.ledger, "p", **what)
+        for item in standing(place.ledger, "p", **chosen)
         if (part := taken(item, lambda s: held(place.sink, s), lambda s: held(place.quarantine, s))) is not None
     ]
     if not parts:
@@ -43,11 +41,9 @@ def retract(place: Place, run: str, **what: Any) -> list[Part]:
     place.sink = [row for row in place.sink if row[2] not in gone.get((str(row[0]), int(row[1] or 0)), ())]
     batch = place.ends["sluice:p:redriven"] = place.ends.get("sluice:p:redriven", -1) + 1
     moved = [part.as_dict() for part in parts]
-    with place.ledger.acquire("p", run) as lease:
-        place.ledger.run_planned(lease, kind="retract", recovery="replay", epoch=REDRIVEN, ranges=[], topic_ids={})
+    with attempt(place.ledger, run, kind="retract", epoch=REDRIVEN, state="done") as lease:
         for _ in range(2):  # recorded again, as after a crash
             place.ledger.retracted(lease, epoch=REDRIVEN, batch=batch, moved=moved, reason="wrong currency")
-        place.ledger.run_closed(lease, state="done")
     return parts
 
 
@@ -75,12 +71,6 @@ def unquarantine(place: Place, run: str, chance: random.Random) -> None:
     place.commit(run, *accounts, epoch=REDRIVEN, redriven="quarantined")
 
 
-def proved(place: Place) -> list[str]:
-    for table in ("table", "table_quarantine"):
-        shutil.rmtree(place.root / table, ignore_errors=True)
-    return place.found()
-
-
 def test_retraction_of_a_run_opens_its_offsets(story: Place) -> None:
     (part,) = retract(story, "x", run_id="b", ranges=())[:1]
     assert (part.written, part.ranges) == (5, (span(10, 15),))
@@ -96,10 +86,10 @@ def test_retraction_of_a_run_opens_its_offsets(story: Place) -> None:
     assert retract(story, "y", run_id="b") == []
 
 
-@pytest.mark.parametrize("deleted", [[11], [10, 11, 12, 13, 14]], ids=["one", "all"])
-def test_retraction_takes_back_a_run_whose_rows_were_deleted(story: Place, deleted: list[int]) -> None:
+@pytest.mark.parametrize("deleted", [range(11, 12), range(10, 15)], ids=["one", "all"])
+def test_retraction_takes_back_a_run_whose_rows_were_deleted(story: Place, deleted: range) -> None:
     """Else the rest of it would count as written for good, and hold a pipeline that its verdict holds."""
-    story.sink = [row for row in story.sink if (row[1], row[2]) not in [(0, offset) for offset in deleted]]
+    story.sink = [row for row in story.sink if row[1] != 0 or row[2] not in deleted]
     (part,) = retract(story, "x", run_id="b", ranges=())[:1]
     assert (part.written, part.ranges) == (5, (span(10, 15),))
     assert story.ledger.account("p", "b")["written"] == 0
@@ -154,17 +144,14 @@ def test_retraction_refuses_intervals_and_unknown_runs(story: Place) -> None:
     story.commit("nightly-7", split(20, 21), epoch=2, lost=[])
     with pytest.raises(UnknownRunError, match="nightly-7"):
         standing(story.ledger, "p", run_id="nightly-8")
-    with story.ledger.acquire("p", "i", scope="2026-01-01T00:00:00Z/2026-01-02T00:00:00Z") as lease:
-        number = story.ledger.interval_resolved(lease, lease.scope, ranges=[span(0, 6)], whole=True, topic_ids={})
-        story.ledger.run_planned(
-            lease, kind="interval", recovery="replay", epoch=-number, ranges=[], topic_ids={}, interval=lease.scope
-        )
+    day = "2026-01-01T00:00:00Z/2026-01-02T00:00:00Z"
+    with attempt(story.ledger, "i", scope=day, kind="interval", epoch=-1, interval=day) as lease:
+        number = story.ledger.interval_resolved(lease, day, ranges=[span(0, 6)], whole=True, topic_ids={})
         new = split(0, 6, filtered=2, written=4)
         story.ledger.batch_committed(lease, epoch=-number, batch=0, accounts=[new], replaced={new.range: (4, 0)})
-    with pytest.raises(ConfigError, match="interval"):
-        standing(story.ledger, "p", run_id="i")
-    with pytest.raises(ConfigError, match=r"t-0 \[0, 4\)"):
-        standing(story.ledger, "p", run_id="a")
+    for run, named in (("i", "interval"), ("a", r"t-0 \[0, 4\)")):
+        with pytest.raises(ConfigError, match=named):
+            standing(story.ledger, "p", run_id=run)
     assert standing(story.ledger, "p", ranges=[span(6, 9)])
 
 
