@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import yaml
-from tests.chaos.commands import deep
+from tests.chaos.commands import AS_TEXT, deep, listed
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -29,19 +29,10 @@ def adopt(sandbox: Sandbox, old: str, expect: int = 0) -> str:
     return done.stderr
 
 
-@pytest.mark.parametrize(
-    ("recovery", "points"),
-    [
-        ("replay", POINTS[:1]),
-        pytest.param("replay", POINTS[1:], marks=pytest.mark.long),
-        pytest.param("wal", POINTS, marks=pytest.mark.long),
-    ],
-    ids=["replay-tables-adopted", "replay-every", "wal-every"],
-)
-def test_adoption_that_is_killed_goes_on_with_the_same_command(
-    sandbox: Sandbox, recovery: str, points: tuple[str, ...]
-) -> None:
-    for number, point in enumerate(points):
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
+def test_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox, recovery: str) -> None:
+    for number, point in enumerate(POINTS):
         sandbox.configure(recovery=recovery)
         sandbox.feed(6, bad_every=3)
         sandbox.run(f"run {number}")
@@ -61,9 +52,8 @@ def test_adoption_that_is_killed_goes_on_with_the_same_command(
     assert set(sandbox.sink().values()) == {1}
     deep(sandbox)
     if recovery == "wal":
-        log = sandbox.rows(f"logs/{sandbox.name}")
-        assert log is not None
-        assert Counter((r["topic"], r["partition"], r["offset"]) for r in log.to_pylist()) == sandbox.on_broker()
+        log = listed(sandbox, f"logs/{sandbox.name}")
+        assert Counter((r["topic"], r["partition"], r["offset"]) for r in log) == sandbox.on_broker()
 
 
 @pytest.mark.long
@@ -81,8 +71,7 @@ def test_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox: S
     sandbox.assert_exact()
     assert [r.run for r in sandbox.ledger.runs("renamed")] == ["second", "first"]
     assert sandbox.ledger.runs(old) == []
-    sandbox.configure(decode={"text": {}}, transform={"sql": "SELECT 0L AS id, value AS name, _topic, _partition, "
-                      "_offset, _timestamp FROM source"})  # fmt: skip
+    sandbox.configure(**AS_TEXT)
     sandbox.run("moved", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()
     deep(sandbox)

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chaos.commands import ALL_BAD, listed
+from tests.chaos.drivers import ended
 from tests.fixtures.events import EventLog
 from tests.fixtures.inside import MODULES
 from tests.fixtures.runs import Driver, Sandbox, await_that
@@ -85,20 +87,21 @@ def held(cluster: SparkCluster, sandbox: Sandbox, log: EventLog) -> Iterator[Hel
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("transform", ["held", "held_behind_a_shuffle"])
 def test_replay_fetches_again_what_a_killed_executor_had_read(
-    cluster: SparkCluster, sandbox: Sandbox, log: EventLog
+    cluster: SparkCluster, sandbox: Sandbox, log: EventLog, transform: str
 ) -> None:
-    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": "taskgate:held"})
+    """Behind a shuffle, the tasks that had read its rows run again, successfully for the second time."""
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": f"taskgate:{transform}"})
     sandbox.feed(400)
     with held(cluster, sandbox, log) as run:
         run.await_both()
         run.kill(run.executors()[0])
         run.let_go()
-        end = run.driver.wait()
-    assert end.code == 0, end.stderr[-4000:]
+        ended(run.driver)
     sandbox.assert_exact()
-    again = [read for read in log.kafka_reads() if read.launched > run.killed_at]
-    assert [(read.attempt, read.records) for read in again] == [(1, 200)]
+    again = [(read.attempt, read.records) for read in log.kafka_reads() if read.launched > run.killed_at]
+    assert again == [(1, 200)] if transform == "held" else again
 
 
 def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
@@ -122,8 +125,7 @@ def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
         sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
         run.kill(second)
         run.let_go()
-        end = run.driver.wait()
-    assert end.code == 0, end.stderr[-4000:]
+        ended(run.driver)
 
     reads = log.kafka_reads()
     assert sum(read.records for read in reads) == 400, "each batch was read once"
@@ -147,12 +149,6 @@ STATEFUL: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
-def rows_of(sandbox: Sandbox) -> list[dict[str, Any]]:
-    table = sandbox.rows()
-    assert table is not None
-    return table.to_pylist()
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("kind", STATEFUL)
 def test_hot_fetches_nothing_again_for_state_when_an_executor_dies(
@@ -161,8 +157,8 @@ def test_hot_fetches_nothing_again_for_state_when_an_executor_dies(
     """It dies when its state is made and its records are being counted: they are gone from the broker by then."""
     sandbox.configure(
         decode={"json": {"schema": "id BIGINT, k STRING, at TIMESTAMP"}}, kafka={"max_records_per_batch": 1000},
-        transform={"python": "taskgate:held_whatever_is_asked"}, rows="filter", recovery="hot",
-        quality={"max_quarantined": "100%"}, **STATEFUL[kind],
+        transform={"python": "taskgate:held_whatever_is_asked"}, rows="filter", recovery="hot", **ALL_BAD,
+        **STATEFUL[kind],
     )  # fmt: skip
     values = [json.dumps({"id": n // 2, "k": f"k{n % 3}", "at": f"2026-03-01T0{n % 4}:15:00Z"}) for n in range(400)]
     produced = sandbox.produce(
@@ -176,8 +172,7 @@ def test_hot_fetches_nothing_again_for_state_when_an_executor_dies(
         run.kill(run.executors()[0])
         run.await_replacement()
         (run.gate / "open").touch()
-        end = run.driver.wait()
-    assert end.code == 0, end.stderr[-4000:]
+        ended(run.driver)
 
     assert not sandbox.on_broker(), "a second read would have missed it"
     assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
@@ -186,13 +181,13 @@ def test_hot_fetches_nothing_again_for_state_when_an_executor_dies(
     account = dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
     if kind == "windows":
         expected = {(int(v["at"][11:13]), v["k"]) for v in sound}
-        rows = {(row["window_start"].hour, row["k"]): row for row in rows_of(sandbox)}
+        rows = {(row["window_start"].hour, row["k"]): row for row in listed(sandbox)}
         assert set(rows) == expected
         for (hour, k), row in rows.items():
             mine = [v["id"] for v in sound if (int(v["at"][11:13]), v["k"]) == (hour, k)]
             assert (row["n"], row["total"]) == (len(mine), sum(mine))
     else:
-        keys = Counter(row["id"] for row in rows_of(sandbox))
+        keys = Counter(row["id"] for row in listed(sandbox))
         assert keys == Counter({v["id"] for v in sound})
         account |= {"written": len(keys), "filtered": 360 - len(keys)}
     assert sandbox.account("r") == account
@@ -215,27 +210,9 @@ def test_hot_on_the_arrow_path_reads_only_the_share_of_a_killed_executor_again(
         run.kill(run.executors()[0])
         await_that(lambda: len(list(gate.glob("worker-*"))) == 3, "a new executor took over", run.driver.process)
         (gate / "open").touch()
-        end = run.driver.wait()
-    assert end.code == 0, end.stderr[-4000:]
+        end = ended(run.driver)
     assert "Spark path" not in end.stderr
     assert "goes on without it" not in end.stderr
     assert not log.kafka_reads(), "Spark read nothing"
     assert not sandbox.ledger.account(sandbox.name, "r").get("notes")
-    sandbox.assert_exact()
-
-
-@pytest.mark.long
-def test_replay_counts_hold_when_a_killed_executor_takes_shuffled_rows_with_it(
-    cluster: SparkCluster, sandbox: Sandbox, log: EventLog
-) -> None:
-    """The tasks that had read and shuffled them run again, successfully for the second time."""
-    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": "taskgate:held_behind_a_shuffle"})
-    sandbox.feed(400)
-    with held(cluster, sandbox, log) as run:
-        run.await_both()
-        run.kill(run.executors()[0])
-        run.let_go()
-        end = run.driver.wait()
-    assert [read for read in log.kafka_reads() if read.launched > run.killed_at]
-    assert end.code == 0, end.stderr[-4000:]
     sandbox.assert_exact()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 import time
@@ -12,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.chaos.commands import AGAIN, deep, killed, lost, reset, retract
+from tests.chaos.commands import AGAIN, AS_TEXT, deep, delta, json_of, killed, lost, notes, reset, retract, said
+from tests.chaos.drivers import PASSING, gated, opened
 from tests.fixtures.deltas import aged
 from tests.fixtures.runs import Driver, Sandbox, good
 
@@ -22,10 +21,6 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 SINCE = "2026-01-01T00:00:00Z"
 BOTH = pytest.mark.parametrize("path", ["table", "table_quarantine"])
-AS_TEXT: dict[str, Any] = {
-    "decode": {"text": {}},
-    "transform": {"sql": "SELECT 0L AS id, value AS name, _topic, _partition, _offset, _timestamp FROM source"},
-}
 
 
 def since() -> tuple[str, str]:
@@ -39,10 +34,6 @@ def treat(spark: SparkSession, sandbox: Sandbox, path: str, *statements: str) ->
         spark.sql(statement.format(f"delta.`{sandbox.home / path}`"))
 
 
-def version_of(sandbox: Sandbox, path: str = "table") -> int:
-    return int(DeltaTable(str(sandbox.home / path)).version())
-
-
 def fed(sandbox: Sandbox) -> None:
     """Two runs of a pipeline with a quarantine."""
     for run in ("first", "second"):
@@ -50,10 +41,10 @@ def fed(sandbox: Sandbox) -> None:
         sandbox.run(run)
 
 
-def go_on(sandbox: Sandbox, run: str = "third") -> None:
-    """Let another run follow; everything is exact."""
+def go_on(sandbox: Sandbox) -> None:
+    """Let a third run follow; everything is exact."""
     sandbox.feed(6, bad_every=3)
-    sandbox.run(run)
+    sandbox.run("third")
     sandbox.assert_exact()
     deep(sandbox)
 
@@ -67,6 +58,7 @@ def test_table_may_be_optimized_and_vacuumed(spark: SparkSession, sandbox: Sandb
     assert "notes" not in sandbox.ledger.account(sandbox.name, "third")
 
 
+@pytest.mark.long
 def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(
     spark: SparkSession, sandbox: Sandbox
 ) -> None:
@@ -76,7 +68,7 @@ def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(
         "third": {}, "interval": {"interval": ("2013-03-01", "2013-03-02")}, "redrive": {"redriven": "quarantined"},
     }  # fmt: skip
     for path in ("table_quarantine", "table"):
-        version, before = version_of(sandbox, path), sandbox.offsets(path)
+        version, before = delta(sandbox, path).version(), sandbox.offsets(path)
         treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version - 1}")
         assert len(sandbox.offsets(path)) < len(before)
         for run, arguments in kinds.items():
@@ -84,7 +76,7 @@ def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(
         treat(spark, sandbox, path, f"RESTORE TABLE {{}} TO VERSION AS OF {version}")
         assert sandbox.offsets(path) == before
     path = str(sandbox.home / "table")
-    version = version_of(sandbox)
+    version = delta(sandbox).version()
     spark.read.format("delta").load(path).limit(1).write.format("delta").mode("overwrite").save(path)
     sandbox.run("third", expect=41)
     restore = f"RESTORE TABLE {{}} TO VERSION AS OF {version}"
@@ -99,21 +91,17 @@ def test_runs_go_on_with_tables_that_sluice_compacted_and_vacuumed(sandbox: Sand
     fed(sandbox)
     before = sandbox.sink()
     sandbox.feed(6)
-    sandbox.configure(transform={"python": "gate:passing"})
-    driver = sandbox.start("third", gate_at="before-sink-commit")
-    driver.await_gate()
-    merged = sandbox.cli("compact", str(sandbox.file), "--json")
-    assert all(row["merged"] > 1 for row in json.loads(merged.stdout)["tables"]), merged.stdout
+    sandbox.configure(**PASSING)
+    driver = gated(sandbox, "before-sink-commit", "third")
+    assert all(row["merged"] > 1 for row in json_of(sandbox, "compact")["tables"])
     for path in ("table", "table_quarantine"):
         aged(sandbox.home / path, timedelta(days=8))
-    removed = sandbox.cli("vacuum", str(sandbox.file), "--json")
-    assert all(row["files"] > 1 for row in json.loads(removed.stdout)["tables"]), removed.stdout + removed.stderr
+    assert all(row["files"] > 1 for row in json_of(sandbox, "vacuum")["tables"])
     assert sandbox.sink() == before
-    driver.open_gate()
-    assert driver.wait().code == 0
+    opened(driver)
     sandbox.assert_exact()
     sandbox.configure()
-    assert sandbox.cli("compact", str(sandbox.file)).returncode == 0
+    said(sandbox, "compact")
     sandbox.run("interval", interval=since())
     sandbox.assert_exact()
     deep(sandbox)
@@ -179,7 +167,7 @@ def test_staged_refused_records_that_vanished_are_lost_by_name(sandbox: Sandbox,
     assert sandbox.quarantine() == quarantined
     sandbox.configure(recovery="ignore_range")
     sandbox.run("next")
-    assert "before they reached the quarantine" in " ".join(sandbox.ledger.account(sandbox.name, "died")["notes"])
+    assert "before they reached the quarantine" in " ".join(notes(sandbox, "died"))
     deep(sandbox, balanced=kind == "run")
     assert kind == "interval" or sum(lost(sandbox).values()) == 2
     sandbox.configure()
@@ -193,18 +181,10 @@ def test_staged_refused_records_that_vanished_are_lost_by_name(sandbox: Sandbox,
 
 def held(sandbox: Sandbox, **options: Any) -> Driver:
     """Hold a driver behind its last look at leases, of which it has none any more: only the table can refuse it."""
-    sandbox.configure(transform={"python": "gate:passing"})
-    driver = sandbox.start("held", gate_at="before-sink-commit", **options)
-    driver.await_gate()
+    sandbox.configure(**PASSING)
+    driver = gated(sandbox, "before-sink-commit", "held", **options)
     sandbox.execute("UPDATE sluice_lease SET holder = NULL, expires = 0")
     return driver
-
-
-def released(driver: Driver, code: int = 40) -> None:
-    """Let it go on: it must be refused."""
-    driver.open_gate()
-    ended = driver.wait()
-    assert ended.code == code, ended.stderr[-3000:]
 
 
 @pytest.mark.long
@@ -217,7 +197,7 @@ def test_driver_that_was_held_beside_a_reset_writes_nothing_twice(sandbox: Sandb
     driver = held(sandbox, **({"redriven": "lost"} if who == "redrive" else {"interval": since()}))
     reset(sandbox, *AGAIN)
     sandbox.run("again")
-    released(driver)
+    opened(driver, 40)
     assert sandbox.sink() == sandbox.on_broker()
     deep(sandbox)
 
@@ -228,7 +208,7 @@ def test_interval_that_was_held_beside_a_retraction_brings_nothing_back(sandbox:
     sandbox.run("first")
     driver = held(sandbox, interval=since())
     retract(sandbox, "first")
-    released(driver)
+    opened(driver, 40)
     assert not sandbox.sink()
     sandbox.run("back", redriven="lost")
     assert sandbox.sink() == sandbox.on_broker()
