@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
         (RedriveOperator, "ranges", ["orders:0:1"], "TOPIC:PARTITION:START-END"),
     ],
 )
-def test_argument_is_refused_when_the_dag_is_read_and_a_template_is_not(
+def test_operator_argument_is_refused_when_the_dag_is_read_and_a_template_is_not(
     kind: Any, argument: str, value: Any, token: str
 ) -> None:
     with pytest.raises(ConfigError) as caught:
@@ -53,7 +53,7 @@ def test_argument_is_refused_when_the_dag_is_read_and_a_template_is_not(
     assert getattr(task, argument) == "{{ params.x }}"
 
 
-def test_argument_is_refused_once_its_template_is_rendered(pipeline_file: Any, context: Any) -> None:
+def test_operator_argument_is_refused_once_its_template_is_rendered(pipeline_file: Any, context: Any) -> None:
     for kind, argument, choice in (
         (KafkaLagSensor, "on_idle", "proceed"),
         (BoundedRunOperator, "recovery", "replay"),
@@ -68,7 +68,7 @@ def test_argument_is_refused_once_its_template_is_rendered(pipeline_file: Any, c
 
 
 @pytest.mark.parametrize(("value", "meant"), [("7d", timedelta(days=7)), (timedelta(3), timedelta(3)), ("", None)])
-def test_durations_are_written_as_in_the_pipeline_file(
+def test_operator_durations_are_written_as_in_the_pipeline_file(
     pipeline_file: Any, context: Any, monkeypatch: pytest.MonkeyPatch, value: Any, meant: timedelta | None
 ) -> None:
     asked: list[Any] = []
@@ -93,6 +93,6 @@ def test_durations_are_written_as_in_the_pipeline_file(
     assert datetime.now(UTC) - asked[1] == pytest.approx(meant or timedelta(days=30), abs=timedelta(minutes=1))
 
 
-def test_members_of_enumerations_are_arguments_as_their_names_are() -> None:
+def test_operator_takes_members_of_enumerations_as_their_names() -> None:
     assert KafkaLagSensor(task_id="a", pipeline="p", on_idle=OnIdle.SKIP).on_idle == "skip"
     assert BoundedRunOperator(task_id="b", pipeline="p", recovery=Recovery.WAL).recovery == "wal"

@@ -132,7 +132,7 @@ def test_compose_services_read_secrets_from_files_and_share_the_keys() -> None:
         assert not [key for key in services()[name].get("environment", {}) if key.startswith(("AIRFLOW", "PG"))]
 
 
-def test_git_and_the_image_leave_secrets_out() -> None:
+def test_compose_secrets_are_left_out_of_git_and_of_the_image() -> None:
     ignored = (CHECKOUT / ".gitignore").read_text().splitlines()
     assert {"/.env", "/secrets/"} <= set(ignored)
     first, *allowed = (CHECKOUT / ".dockerignore").read_text().splitlines()
@@ -140,7 +140,7 @@ def test_git_and_the_image_leave_secrets_out() -> None:
     assert not {"!.env", "!secrets", "!."} & set(allowed)
 
 
-def test_commands_of_env_example_make_every_secret(secrets: Path) -> None:
+def test_compose_commands_of_env_example_make_every_secret(secrets: Path) -> None:
     assert {path.name for path in secrets.iterdir()} == {Path(s["file"]).name for s in compose()["secrets"].values()}
     assert stat.S_IMODE(secrets.stat().st_mode) == 0o700
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets.iterdir()} == {0o644}
@@ -149,7 +149,9 @@ def test_commands_of_env_example_make_every_secret(secrets: Path) -> None:
     assert len({path.read_text() for path in secrets.iterdir()}) == 6
 
 
-def test_entrypoint_takes_passwords_with_characters_that_a_url_cannot_hold(secrets: Path, tmp_path: Path) -> None:
+def test_compose_entrypoint_takes_passwords_with_characters_that_a_url_cannot_hold(
+    secrets: Path, tmp_path: Path
+) -> None:
     mine = shutil.copytree(secrets, tmp_path / "mine")
     (mine / "airflow_db_password").write_text(NASTY + "\n")
     (mine / "ledger_db_password").write_text(NASTY[::-1])  # no line break
@@ -169,7 +171,7 @@ def test_entrypoint_takes_passwords_with_characters_that_a_url_cannot_hold(secre
         ("fernet_key", "0123456789abcdef" * 4),  # in hex: refused before the first connection is saved
     ],
 )
-def test_entrypoint_refuses_a_secret_that_is_missing_or_wrong(
+def test_compose_entrypoint_refuses_a_secret_that_is_missing_or_wrong(
     secrets: Path, tmp_path: Path, name: str, value: str
 ) -> None:
     mine = shutil.copytree(secrets, tmp_path / "mine")
@@ -208,7 +210,7 @@ def test_compose_declares_every_volume_and_the_image_owns_its_folders() -> None:
     assert re.search(r"^USER (?!root|0)\w+$", DOCKERFILE.rpartition("FROM ")[2], re.MULTILINE)
 
 
-def test_dockerfile_copies_what_dockerignore_allows_and_sets_one_variable_a_line() -> None:
+def test_compose_dockerfile_copies_files_that_dockerignore_allows_and_sets_one_variable_a_line() -> None:
     allowed = {line[1:] for line in (CHECKOUT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
     lines = DOCKERFILE.splitlines()
     copies = [line.split()[1:-1] for line in lines if line.startswith("COPY ") and "--from" not in line]

@@ -30,7 +30,7 @@ RUN = "bounded_run.py"
 TASKS = ["wait_for_lag", "ingest", "validate", "account"]
 
 
-def test_project_dags_are_sound() -> None:
+def test_dags_of_the_project_are_sound() -> None:
     bag = DagBag(PROJECT / "dags")
     assert bag.import_errors == {}
     assert set(bag.dags) == {"flights", "flights_monthly", "recovery_side_by_side"}
@@ -53,7 +53,7 @@ def test_side_by_side_dag_has_a_table_a_verdict_and_an_event_for_each_strategy()
 
 
 @pytest.mark.parametrize("dated", [True, False])
-def test_run_succeeds_with_and_without_a_logical_date(
+def test_dag_run_succeeds_with_and_without_a_logical_date(
     dag: DAG, spark: FakeSpark, events: Any, dated: bool, capfd: Any
 ) -> None:
     spark.plan(RUN, written=[12], verdict="passed")
@@ -79,7 +79,7 @@ def test_run_succeeds_with_and_without_a_logical_date(
     ],
     ids=["file", "queue"],
 )
-def test_source_without_a_lag_is_not_waited_for(
+def test_dag_run_does_not_wait_for_a_source_without_a_lag(
     spark: FakeSpark,
     dags_in: Any,
     tmp_path: Path,
@@ -106,7 +106,9 @@ def test_source_without_a_lag_is_not_waited_for(
     assert SECRET not in json.dumps(call["argv"])
 
 
-def test_run_without_validation_skips_the_verdict_and_still_accounts(dag: DAG, spark: FakeSpark, events: Any) -> None:
+def test_dag_run_without_validation_skips_the_verdict_and_still_accounts(
+    dag: DAG, spark: FakeSpark, events: Any
+) -> None:
     spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=None, run_conf={"validate": False, "max_records_per_batch": 9})
     assert states(run) == dict.fromkeys(TASKS, "success") | {"validate": "skipped"}
@@ -115,7 +117,7 @@ def test_run_without_validation_skips_the_verdict_and_still_accounts(dag: DAG, s
     assert len(events()) == 1
 
 
-def test_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
+def test_dag_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
     dag: DAG, spark: FakeSpark, events: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: pytest.fail("it looked at the lag"))
@@ -132,7 +134,7 @@ def test_run_of_an_interval_waits_for_no_lag_and_has_a_run_of_its_own(
     assert len(events()) == 1
 
 
-def test_run_goes_through_once_the_broker_is_back(
+def test_dag_run_goes_through_once_the_broker_is_back(
     dag: DAG, spark: FakeSpark, backlog: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = Backlog("flights", (), error=SourceUnreachableError("no broker answers"))
@@ -141,7 +143,7 @@ def test_run_goes_through_once_the_broker_is_back(
     assert set(states(dag.test(logical_date=None)).values()) == {"success"}
 
 
-def test_run_with_nothing_to_read_is_skipped_by_on_idle(dag: DAG, spark: FakeSpark, backlog: Any) -> None:
+def test_dag_run_with_nothing_to_read_is_skipped_by_on_idle(dag: DAG, spark: FakeSpark, backlog: Any) -> None:
     backlog(Backlog("flights", (PartitionLag("flights", 0, 12, 0, 12),)))
     # by the names that Airflow has for the kinds of a run
     dag.get_task("wait_for_lag").on_idle = "{{ 'skip' if dag_run.run_type == 'manual' else 'proceed' }}"
@@ -152,7 +154,7 @@ def test_run_with_nothing_to_read_is_skipped_by_on_idle(dag: DAG, spark: FakeSpa
 # --- runs that fail --------------------------------------------------------------------------------------------------
 
 
-def test_failed_verdict_fails_validate_and_the_run_and_sends_no_event(
+def test_dag_run_whose_verdict_failed_fails_at_validate_and_sends_no_event(
     dag: DAG, spark: FakeSpark, events: Any, capfd: Any
 ) -> None:
     spark.plan(RUN, written=[12], verdict="failed", judgement={"results": []})
@@ -165,7 +167,9 @@ def test_failed_verdict_fails_validate_and_the_run_and_sends_no_event(
     assert capfd.readouterr().out.count("in all: 12 planned, 12 written") == 2, "by ingest and by account"
 
 
-def test_failure_that_a_retry_cannot_help_ends_the_run_at_the_first_try(dag: DAG, spark: FakeSpark, capfd: Any) -> None:
+def test_dag_run_ends_at_the_first_try_after_a_failure_that_a_retry_cannot_help(
+    dag: DAG, spark: FakeSpark, capfd: Any
+) -> None:
     spark.plan(RUN, written=[5], code=21, say=["sluice: error: offsets are gone"])
     run = dag.test(logical_date=None)
     (ingest,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
@@ -175,7 +179,7 @@ def test_failure_that_a_retry_cannot_help_ends_the_run_at_the_first_try(dag: DAG
     assert "in all: 5 planned, 5 written" in capfd.readouterr().out, "what it committed before it failed"
 
 
-def test_run_that_was_never_planned_fails_its_account(dag: DAG, spark: FakeSpark, capfd: Any) -> None:
+def test_dag_run_that_was_never_planned_fails_its_account(dag: DAG, spark: FakeSpark, capfd: Any) -> None:
     spark.plan(RUN, record=False, code=10, say=["sluice: error: wrong"])
     run = dag.test(logical_date=None)
     assert (str(run.state), states(run)["account"]) == ("failed", "failed")
@@ -187,7 +191,7 @@ def test_run_that_was_never_planned_fails_its_account(dag: DAG, spark: FakeSpark
     [({"mode": "interval", "start": "2013-03-01T00:00:00Z"}, "end"), ({"strat": "2013-03-01T00:00:00Z"}, "'start'")],
     ids=["contradiction", "unknown"],
 )
-def test_wrong_params_end_the_run_at_once_and_read_nothing(
+def test_dag_run_with_wrong_params_ends_at_once_and_reads_nothing(
     dag: DAG, spark: FakeSpark, conf: dict[str, str], token: str, capfd: Any
 ) -> None:
     run = dag.test(logical_date=None, run_conf=conf)
@@ -197,7 +201,7 @@ def test_wrong_params_end_the_run_at_once_and_read_nothing(
     assert token in capfd.readouterr().out
 
 
-def test_held_pipeline_skips_its_runs_until_the_verdict_is_accepted(
+def test_dag_run_of_a_held_pipeline_is_skipped_until_the_verdict_is_accepted(
     dag: DAG, spark: FakeSpark, events: Any, tmp_path: Path
 ) -> None:
     file = tmp_path / "flights.yaml"
@@ -222,7 +226,7 @@ def test_held_pipeline_skips_its_runs_until_the_verdict_is_accepted(
 
 
 @pytest.mark.timeout(90)
-def test_driver_that_hangs_is_ended_by_the_execution_timeout_and_tried_again(
+def test_dag_run_ends_a_driver_that_hangs_by_the_execution_timeout_and_tries_again(
     dag: DAG, spark: FakeSpark, tmp_path: Path
 ) -> None:
     spark.plan(RUN, hang=str(tmp_path / "hangs"), once=True)

@@ -42,7 +42,7 @@ FRESH = 'freshness: {max_age: 2h, cron: "0 7 * * *", timezone: Europe/Berlin}'
         ("{", "YAML"),
     ],
 )
-def test_bad_file_is_one_import_error_and_takes_no_other_dag_down(
+def test_factory_makes_of_a_bad_file_one_import_error_and_all_other_dags(
     pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: str, token: str
 ) -> None:
     pipeline_file("good")
@@ -59,7 +59,7 @@ def test_bad_file_is_one_import_error_and_takes_no_other_dag_down(
     assert token in what
 
 
-def test_parsing_a_dag_twice_makes_no_new_version_of_it(pipeline_file: Any) -> None:
+def test_factory_makes_no_new_version_of_a_dag_that_is_parsed_twice(pipeline_file: Any) -> None:
     more = (
         'schedule: {cron: "@daily"}\n'
         "airflow: {tags: [a, b, c], access_control: {A: [can_read, can_edit], B: [can_read]},"
@@ -89,7 +89,7 @@ def test_parsing_a_dag_twice_makes_no_new_version_of_it(pipeline_file: Any) -> N
 
 
 @pytest.mark.parametrize("second", ["second.yaml", "finance/first.yaml"])
-def test_second_file_of_a_pipeline_name_makes_no_dag_and_is_refused(pipeline_file: Any, second: str) -> None:
+def test_factory_refuses_the_second_file_of_a_pipeline_name(pipeline_file: Any, second: str) -> None:
     first = pipeline_file("first")
     (first.parent / "finance").mkdir()
     (first.parent / "finance" / "bad.yaml").write_text("nonsense")  # it makes no DAG: whoever uses it gets the error
@@ -102,7 +102,7 @@ def test_second_file_of_a_pipeline_name_makes_no_dag_and_is_refused(pipeline_fil
     assert "first.yaml already" in caught.value.what
 
 
-def test_all_bad_files_are_named(pipeline_file: Any) -> None:
+def test_factory_names_all_bad_files(pipeline_file: Any) -> None:
     pipeline_file("one", more="x: 1\n")
     pipeline_file("bad", more='airflow: {maintenance: "every sunday"}\n')
     two = pipeline_file("two")
@@ -112,7 +112,9 @@ def test_all_bad_files_are_named(pipeline_file: Any) -> None:
     assert build_all(two.parent) == {}
 
 
-def test_task_process_builds_only_its_own_dag(pipeline_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_factory_builds_in_a_process_of_a_task_only_its_dag(
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pipeline_file("other", more="schedule: on_lag\n")
     folder = pipeline_file(more=f"airflow: {{maintenance: manual, {FRESH}}}\n").parent
     known = {"demo", "demo.maintenance", "demo.freshness", "other"}
@@ -125,7 +127,7 @@ def test_task_process_builds_only_its_own_dag(pipeline_file: Any, monkeypatch: p
 # --- schedules -------------------------------------------------------------------------------------------------------
 
 
-def test_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Any) -> None:
+def test_dag_of_a_pipeline_on_lag_has_an_asset_of_its_own(pipeline_file: Any) -> None:
     file = pipeline_file(more="schedule: on_lag\n")
     (asset,) = build_dag(file).timetable.asset_condition.objects
     assert asset.uri == "x-sluice://demo/lag"
@@ -138,7 +140,7 @@ def test_pipeline_on_lag_is_a_dag_on_an_asset_of_its_own(pipeline_file: Any) -> 
     assert (kwargs["poll_interval"], kwargs["retry_after"], LagWatcher(**kwargs).retry_after) == (4, 20, 20)
 
 
-def test_pipeline_on_cron_is_a_dag_on_a_timetable(pipeline_file: Any) -> None:
+def test_dag_of_a_pipeline_on_cron_has_a_timetable(pipeline_file: Any) -> None:
     hourly = build_dag(pipeline_file(more='schedule: {cron: "5 * * * *", timezone: Europe/Berlin}\n'))
     assert (hourly.timetable.expression, str(hourly.timetable.timezone)) == ("5 * * * *", "Europe/Berlin")
 
@@ -146,7 +148,7 @@ def test_pipeline_on_cron_is_a_dag_on_a_timetable(pipeline_file: Any) -> None:
 @pytest.mark.parametrize(
     "schedule", ["none", "on_lag", '{cron: "5 * * * *", timezone: Europe/Berlin}'], ids=["none", "on_lag", "cron"]
 )
-def test_doc_of_a_dag(pipeline_file: Any, golden: Golden, schedule: str) -> None:
+def test_dag_has_a_doc_of_its_pipeline(pipeline_file: Any, golden: Golden, schedule: str) -> None:
     more = f"schedule: {schedule}\n" + ("rows: aggregate\n" if schedule == "none" else "")
     golden("airflow", str(build_dag(pipeline_file(more=more)).doc_md))
 
@@ -198,7 +200,7 @@ def test_trigger_form_offers_intervals_where_the_pipeline_has_some(
 # --- what a team sets ------------------------------------------------------------------------------------------------
 
 
-def test_file_sets_how_its_dags_look_run_and_alert(
+def test_dag_looks_runs_and_alerts_as_the_file_says(
     pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "alerts.py").write_text("def page(context):\n    pass\n")
@@ -248,7 +250,7 @@ airflow:
     assert {t.execution_timeout for t in plain.tasks} == {timedelta(hours=12)}
 
 
-def test_file_chooses_the_steps_of_its_maintenance_dag(pipeline_file: Any, golden: Golden) -> None:
+def test_maintenance_dag_has_the_steps_that_the_file_chooses(pipeline_file: Any, golden: Golden) -> None:
     pipeline_file("by_hand", more="airflow: {maintenance: manual}\n")
     asked = "airflow: {maintenance: manual, maintenance_steps: [audit, compact, vacuum]}\n"
     dags = build_all(pipeline_file("p", more=asked).parent)
@@ -268,7 +270,7 @@ def test_file_chooses_the_steps_of_its_maintenance_dag(pipeline_file: Any, golde
         ("airflow: {pool: mine, max_drivers: 4}\n", "every_driver", 4, "mine"),
     ],
 )
-def test_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
+def test_dag_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
     pipeline_file: Any, monkeypatch: pytest.MonkeyPatch, more: str, environment: str, drivers: int,
     pool: str,
 ) -> None:  # fmt: skip
@@ -283,12 +285,12 @@ def test_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
 @pytest.mark.parametrize(
     ("setting", "token"), [("max_drivers: 0", "max_drivers"), ("execution_timeout: 0s", "execution_timeout")]
 )
-def test_limits_of_nothing_are_refused(pipeline_file: Any, setting: str, token: str) -> None:
+def test_dag_refuses_limits_of_nothing(pipeline_file: Any, setting: str, token: str) -> None:
     with pytest.raises(ConfigError, match=token):
         load(pipeline_file(more=f"airflow: {{{setting}}}\n"))
 
 
-def test_callback_that_cannot_be_called_is_refused(
+def test_dag_refuses_a_callback_that_cannot_be_called(
     pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "mistakes.py").write_text("page = 'me'\n")
@@ -317,7 +319,7 @@ print(json.dumps([built, found, errors]))
 """
 
 
-def test_parsing_imports_nothing_heavy_and_the_plugin_loader_hides_no_package() -> None:
+def test_factory_imports_nothing_heavy_and_the_plugin_loader_hides_no_package() -> None:
     done = subprocess.run([sys.executable, "-c", LOOK], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-800:]
     built, found, errors = json.loads(done.stdout.splitlines()[-1])

@@ -46,7 +46,7 @@ CUT = ["sluice: error: cut off", *(f"log line {i}" for i in range(100))]
     ],
     ids=["three parts", "several lines", "cut off"],
 )
-def test_last_words_of_an_application_become_the_error(
+def test_application_that_fails_gives_the_error_its_last_words(
     code: int, output: list[str], kind: type[SluiceError], what: str, next_step: str
 ) -> None:
     error = from_exit(code, output, command="look")
@@ -54,7 +54,7 @@ def test_last_words_of_an_application_become_the_error(
     assert error.state == "planned, nothing written" or output is not GONE
 
 
-def test_silent_application_leaves_its_code_and_nothing_of_its_output() -> None:
+def test_application_without_last_words_leaves_its_code_and_nothing_of_its_output() -> None:
     error = from_exit(20, ["one", "", "secret.key=AKIASECRET"], command="sluice status flights")
     assert isinstance(error, SourceUnreachableError)
     assert "exit code 20 (source_unreachable)" in error.what
@@ -64,14 +64,14 @@ def test_silent_application_leaves_its_code_and_nothing_of_its_output() -> None:
 
 
 @pytest.mark.parametrize("code", [-9, 137])
-def test_signal_is_named(code: int) -> None:
+def test_application_that_a_signal_ended_has_its_name_in_the_error(code: int) -> None:
     error = from_exit(code, [], command="")
     assert type(error) is SluiceError
     assert "SIGKILL" in error.what
 
 
 @pytest.mark.parametrize("code", [c for c in ExitCode if c is not ExitCode.DONE])
-def test_each_exit_code_has_its_type(code: ExitCode) -> None:
+def test_exit_code_of_an_application_chooses_the_type_of_the_error(code: ExitCode) -> None:
     assert from_exit(int(code), [], command="").exit_code is code
 
 
@@ -97,7 +97,7 @@ def test_retry_policy_doubles_its_delay_up_to_a_limit_and_waits_out_a_lease() ->
     assert vars(TypedRetryPolicy.deserialize(policy.serialize())) == vars(policy)
 
 
-def test_attempt_that_took_too_long_has_words_of_its_own() -> None:
+def test_application_that_took_too_long_has_an_error_of_its_own() -> None:
     words = words_of(AirflowTaskTimeout("after 5 s"))
     assert "execution_timeout" in words["what"]
     assert "next attempt" in words["state"]

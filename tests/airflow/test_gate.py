@@ -39,19 +39,19 @@ SETTINGS = KafkaSettings("broker:9092", {})
         ({"max_retention_share": "0.5"}, Limits(10, max_retention_share=0.5)),
     ],
 )
-def test_argument_stands_in_for_the_limit_of_the_file(
+def test_lag_limit_of_an_argument_stands_in_for_the_files(
     pipeline_file: Any, instead: dict[str, Any], limits: Limits
 ) -> None:
     assert gate.limits_of(load(pipeline_file()), instead) == limits
 
 
 @pytest.mark.parametrize("wrong", [{"max_records": -1}, {"max_age": "soon"}, {"match": "some"}, {"max_recrods": 1}])
-def test_wrong_limit_is_a_configuration_error(pipeline_file: Any, wrong: dict[str, Any]) -> None:
+def test_lag_limit_that_is_wrong_is_a_configuration_error(pipeline_file: Any, wrong: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
         gate.limits_of(load(pipeline_file()), wrong)
 
 
-def test_look_takes_limits_home_and_ledger_from_their_owners(
+def test_lag_look_takes_limits_home_and_ledger_from_their_owners(
     pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Any] = []
@@ -121,7 +121,7 @@ def arrived(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], set[str]]]
     server.close()
 
 
-def test_look_sends_the_lag_and_nothing_where_it_is_unknown(
+def test_metrics_of_a_look_have_the_lag_and_nothing_where_it_is_unknown(
     pipeline_file: Any, arrived: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, waits = str(pipeline_file()), {"airflow.sluice.lag.demo:7|g", "airflow.sluice.lag_age.demo:0|g"}
@@ -136,7 +136,9 @@ def test_look_sends_the_lag_and_nothing_where_it_is_unknown(
     assert arrived() == set()
 
 
-def test_run_sends_its_written_records_verdict_and_losses_once(dag: DAG, spark: FakeSpark, arrived: Any) -> None:
+def test_metrics_of_a_run_have_its_written_records_verdict_and_losses_once(
+    dag: DAG, spark: FakeSpark, arrived: Any
+) -> None:
     spark.plan("bounded_run.py", written=[12], verdict="warned")
     account_for((100, 103), part="lost", pipeline="flights", run="earlier")
     dag.test(logical_date=None)

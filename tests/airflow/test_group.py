@@ -70,7 +70,7 @@ def xcom(run: Any, task: str, key: str = "return_value") -> Any:
         return None if found is None else XComModel.deserialize_value(found)
 
 
-def test_two_groups_in_one_dag_have_a_run_a_verdict_and_an_event_each(
+def test_groups_of_one_dag_have_a_run_a_verdict_and_an_event_each(
     two: DAG, spark: FakeSpark, events: Any, monkeypatch: pytest.MonkeyPatch, home: Path
 ) -> None:
     monkeypatch.setenv("SLUICE_DATA_DOCS_URL", "https://docs.example")
@@ -108,7 +108,7 @@ def test_group_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, eve
     assert str(run.state) == "failed"
 
 
-def test_next_step_names_the_task_by_its_id_in_the_dag(two: DAG, context: Any) -> None:
+def test_group_names_the_task_of_the_next_step_by_its_id_in_the_dag(two: DAG, context: Any) -> None:
     for task in ("validate", "account"):
         operator = two.get_task(f"back.{task}")
         operator.run_id = "manual__1"
@@ -144,7 +144,7 @@ def test_group_takes_the_nearest_setting(pipeline_file: Any) -> None:
     assert (group.ingest.pool, group.account.pool) == ("mine", "default_pool")
 
 
-def test_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Any) -> None:
+def test_group_of_a_pipeline_that_has_one_needs_a_run_of_its_own(pipeline_file: Any) -> None:
     file = pipeline_file()
     with DAG("mine", schedule=None):
         SluiceTaskGroup(file)
@@ -157,7 +157,7 @@ def test_second_group_of_a_pipeline_needs_a_run_of_its_own(pipeline_file: Any) -
                 SluiceTaskGroup(file, group_id=f"no_{len(same)}", run_id=same)
 
 
-def test_two_dags_of_one_pipeline_never_share_a_run(pipeline_file: Any, context: Any) -> None:
+def test_dags_of_one_pipeline_never_share_a_run(pipeline_file: Any, context: Any) -> None:
     from jinja2 import Environment
 
     file = pipeline_file()

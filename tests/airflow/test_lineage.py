@@ -53,7 +53,7 @@ def sent(file: Path, spark: FakeSpark, folder: Path) -> dict[str, dict[str, Any]
     return {event["job"]["name"]: event for event in found if event["eventType"] in ("COMPLETE", "FAIL")}
 
 
-def test_events_of_a_run_have_its_offsets_its_table_and_each_expectation(
+def test_lineage_of_a_run_has_its_offsets_its_table_and_each_expectation(
     pipeline_file: Any, spark: FakeSpark, home: Path, tmp_path: Path
 ) -> None:
     for _ in range(3):
@@ -82,7 +82,9 @@ def test_events_of_a_run_have_its_offsets_its_table_and_each_expectation(
     ]
 
 
-def test_data_set_of_each_sink_has_the_name_of_its_server(pipeline_file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lineage_names_the_data_set_of_each_sink_by_its_server(
+    pipeline_file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from sluice.pipeline import load
     from sluice_airflow.lineage import _sink
 
@@ -102,7 +104,9 @@ def test_data_set_of_each_sink_has_the_name_of_its_server(pipeline_file: Any, mo
         assert _sink(load(file)) == {"namespace": namespace, "name": name}
 
 
-def test_run_that_is_not_planned_names_its_topic_and_each_of_its_sinks(pipeline_file: Any, home: Path) -> None:
+def test_lineage_of_a_run_that_is_not_planned_names_its_topic_and_each_of_its_sinks(
+    pipeline_file: Any, home: Path
+) -> None:
     from sluice.pipeline import load
     from sluice_airflow.lineage import of_ingest
 

@@ -30,5 +30,5 @@ def test_log_tables(golden: Golden) -> None:
         (3600, "1 h"), (3661, "1 h 1 min"), (86_400, "1 d"), (90_000, "1 d 1 h"), (438_328_912.6, "5,073 d 6 h"),
     ],
 )  # fmt: skip
-def test_length_of_time_in_words(seconds: float, words: str) -> None:
+def test_log_tables_write_a_length_of_time_in_words(seconds: float, words: str) -> None:
     assert length(seconds) == words

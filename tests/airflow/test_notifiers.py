@@ -98,7 +98,7 @@ def dag_of(
     return make
 
 
-def test_failed_run_alerts_with_the_words_of_the_task_that_failed(
+def test_alert_of_a_failed_run_has_the_words_of_the_task_that_failed(
     dag_of: Any, call_back: Any, paged: Any, spark: FakeSpark, backlog: Any, golden: Golden,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
@@ -127,7 +127,7 @@ def test_failed_run_alerts_with_the_words_of_the_task_that_failed(
     alert("wait_for_lag")
 
 
-def test_mapped_task_that_failed_is_named_and_not_the_task_that_waited_for_it(
+def test_alert_names_the_mapped_task_that_failed_and_not_the_task_that_waited_for_it(
     dag_of: Any, call_back: Any, paged: Any, spark: FakeSpark
 ) -> None:
     dag, file = dag_of("mapped", MAPPED.format(binary=spark.binary))
@@ -163,7 +163,7 @@ def failed(context: dict[str, Any], task: str, error: BaseException) -> dict[str
     return {**context, "dag": DAG("mine", schedule=None), "exception": error}
 
 
-def test_airflows_mail_notifier_sends_the_text_escaped(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alert_by_airflows_mail_notifier_has_its_text_escaped(context: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     notifier = FailureNotifier(
         SmtpNotifier(to="team@example.org", subject="{{ sluice.subject }}", html_content="{{ sluice.html }}")
     )
@@ -201,7 +201,7 @@ def test_alert_leaves_out_the_task_that_airflow_does_not_name() -> None:
 
 
 @pytest.mark.parametrize("reachable", [True, False])
-def test_error_stays_what_it_is_where_airflow_takes_no_xcom(
+def test_error_of_a_task_stays_the_same_where_airflow_takes_no_xcom(
     pipeline_file: Any, spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch, reachable: bool
 ) -> None:
     here = context()

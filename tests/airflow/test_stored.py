@@ -43,7 +43,7 @@ def errors(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
     return {found["pipeline"]: found["error"]["what"] for found in json.loads(done.stdout)}
 
 
-def test_command_asks_database_and_backend_and_errors_say_where(tmp_path: Path) -> None:
+def test_command_asks_airflows_database_and_backend_and_errors_say_where(tmp_path: Path) -> None:
     for name in ("database", "backend", "nowhere"):
         (tmp_path / f"{name}.yaml").write_text(PIPELINE.format(name=name))
     vault = tmp_path / "vault.json"
@@ -98,7 +98,7 @@ for arguments in (["status"], ["lag", sys.argv[1]]):
     assert done.returncode == 0, done.stderr
 
 
-def test_variable_comes_before_airflow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connection_of_a_variable_comes_before_airflows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(type(STORE), "get", lambda *_: pytest.fail("Airflow was asked"))
     found = look_up("kafka_default")
     assert found.extra["bootstrap.servers"] == "broker:9092"
@@ -115,14 +115,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_airflow_that_is_not_configured_is_not_made(folder: Path) -> None:
+def test_airflow_home_that_is_not_configured_is_not_made(folder: Path) -> None:
     assert STORE.get("kafka_default") is None
     assert "AIRFLOW_HOME" in STORE.explain("kafka_default")
     assert list(folder.parent.rglob("airflow*")) == [folder]
 
 
 @pytest.mark.parametrize("there", ["empty home", "no file", "empty file", "no file of airflow.cfg"])
-def test_database_that_is_missing_is_named_and_not_made(
+def test_airflow_database_that_is_missing_is_named_and_not_made(
     there: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_HOME", str(folder))
@@ -147,7 +147,7 @@ def test_database_that_is_missing_is_named_and_not_made(
         ("SECRETS__BACKEND", "a.vault.Backend"),
     ],
 )
-def test_database_that_only_airflow_can_find_is_asked(
+def test_airflow_database_that_only_airflow_can_find_is_asked(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     from sluice_airflow.stored import _absent

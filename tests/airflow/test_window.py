@@ -34,19 +34,19 @@ def asked(kind: str | None, dates: dict[str, datetime] | None = None, **params: 
 
 @pytest.mark.parametrize("kind", ["scheduled", "manual", "asset_triggered", None])
 @pytest.mark.parametrize("dates", [MARCH, None], ids=["dated", "null date"])
-def test_run_that_is_no_backfill_means_everything_available_now(kind: str | None, dates: Any) -> None:
+def test_run_window_of_a_run_that_is_no_backfill_is_everything_available_now(kind: str | None, dates: Any) -> None:
     window = run_window(asked(kind, dates, mode="auto", start=None, end=None), pipeline())
     assert (window.run_id, window.interval, window.reason) == (f"{kind}__1", None, None)
 
 
-def test_backfill_means_its_interval_and_has_a_run_of_its_own_in_the_ledger() -> None:
+def test_run_window_of_a_backfill_is_its_interval_and_has_a_run_of_its_own() -> None:
     window = run_window(asked("backfill", MARCH, mode="auto", reason=" a fix "), pipeline())
     assert (window.run_id, window.interval.key, window.reason) == ("backfill__1__interval", KEY, "a fix")
     assert run_window(asked("backfill", MARCH, mode="available_now"), pipeline()).interval is None
 
 
 @pytest.mark.parametrize("mode", ["auto", "interval", None])
-def test_manual_run_means_the_interval_of_its_params(mode: str | None) -> None:
+def test_run_window_of_a_manual_run_is_the_interval_of_its_params(mode: str | None) -> None:
     context = asked("manual", None, mode=mode, start="2013-03-01T00:00:00Z", end="2013-04-01T01:00:00+01:00")
     window = run_window(context, pipeline())
     assert (window.run_id, window.interval.key) == ("manual__1__interval", KEY)
@@ -72,23 +72,23 @@ def test_manual_run_means_the_interval_of_its_params(mode: str | None) -> None:
         ("backfill", {k: MARCH["data_interval_end"] for k in MARCH}, {}, "CronDataIntervalTimetable"),
     ],
 )
-def test_contradictory_params_are_refused(kind: str, dates: Any, params: dict[str, str], token: str) -> None:
+def test_run_window_refuses_contradictory_params(kind: str, dates: Any, params: dict[str, str], token: str) -> None:
     with pytest.raises(ConfigError, match=token) as caught:
         run_window(asked(kind, dates, **params), pipeline())
     assert caught.value.state == "nothing was read or written"
 
 
-def test_skipping_strategy_of_the_file_is_no_choice_of_the_run() -> None:
+def test_run_window_does_not_take_a_skipping_strategy_of_the_file_for_a_choice() -> None:
     params = {"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_range"}
     assert run_window(asked("manual", None, **params), pipeline(recovery="ignore_range")).interval is not None
 
 
-def test_pipeline_that_aggregates_has_no_intervals() -> None:
+def test_run_window_refuses_an_interval_of_a_pipeline_that_aggregates() -> None:
     with pytest.raises(ConfigError, match="rows: aggregate"):
         run_window(asked("backfill", MARCH), pipeline(rows="aggregate"))
 
 
-def test_unknown_param_is_refused_in_a_dag_of_sluice_only() -> None:
+def test_run_window_refuses_an_unknown_param_in_a_dag_of_sluice_only() -> None:
     context = asked("manual", None, colour="red")
     context["dag"], context["dag_run"].conf = SimpleNamespace(params={"recovery": "replay"}), {"colour": "red"}
     assert run_window(context, pipeline()).interval is None

@@ -166,7 +166,7 @@ def is_text(value: bytes) -> bool:
 
 
 @pytest.mark.parametrize("name", WITH_REGISTRY)
-def test_registry_without_an_answer_ends_the_run_with_20_and_refuses_no_record(
+def test_decoder_without_an_answer_of_the_registry_ends_the_run_with_20_and_refuses_no_record(
     spark: SparkSession, registry: StandIn, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spec, records, _ = FORMATS[name].sound(["i", "l"])
@@ -180,7 +180,7 @@ def test_registry_without_an_answer_ends_the_run_with_20_and_refuses_no_record(
     assert caught.value.exit_code is ExitCode.SOURCE_UNREACHABLE
 
 
-def test_arrow_decoders_travel_to_a_process_without_spark(spark: SparkSession, tmp_path: Path) -> None:
+def test_decoder_travels_to_an_arrow_process_without_spark(spark: SparkSession, tmp_path: Path) -> None:
     jobs = []
     for name in ("json", "csv", "avro", "protobuf", "text", "bytes"):
         spec, records, _ = FORMATS[name].sound(["l", "s", "value"])
@@ -198,7 +198,7 @@ def test_arrow_decoders_travel_to_a_process_without_spark(spark: SparkSession, t
     assert done.stdout.strip() == str(expected)
 
 
-def test_transform_sees_the_columns_and_where_a_record_is_from(spark: SparkSession) -> None:
+def test_decoder_hands_the_transform_the_columns_and_where_a_record_is_from(spark: SparkSession) -> None:
     frame = spark.sql("SELECT binary('k') AS key, binary('{}') AS value, 't' AS topic, 3 AS partition, 7L AS offset, "
                       "timestamp '2020-01-01' AS timestamp")  # fmt: skip
     seen = source_columns(decode(frame, pipeline_for({"json": {"schema": "i INT, j STRING", "key": "file"}}).decode))

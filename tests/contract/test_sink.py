@@ -37,12 +37,12 @@ def sink_case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytes
     return BY_NAME[request.param](tmp_path, monkeypatch, request)
 
 
-def test_each_built_in_sink_has_a_case() -> None:
+def test_sink_that_is_built_in_has_a_case() -> None:
     assert {case.key for case in CASES} >= BUILT_IN["sinks"].keys()
 
 
 @these()
-def test_a_sink_declares_what_its_case_is_tested_for(sink_case: SinkCase) -> None:
+def test_sink_declares_the_interfaces_that_its_case_tests(sink_case: SinkCase) -> None:
     kind = sink_case.config.of(sink_case.kind)
     assert (kind.replaceable, kind.transactional or kind.at_least_once) == (sink_case.replaceable, True)
     assert all(hasattr(sink_case.writer(), name) for name in ("replace", "held")) or not kind.replaceable
@@ -52,7 +52,7 @@ def test_a_sink_declares_what_its_case_is_tested_for(sink_case: SinkCase) -> Non
 
 
 @these()
-def test_a_sink_holds_a_batch_from_its_commit_on_and_once(sink_case: SinkCase) -> None:
+def test_sink_holds_a_batch_from_its_commit_on_and_once(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     assert sink.version() == -1
     staged = sink_case.stage(sink, 0, rows(0, 3))
@@ -72,7 +72,7 @@ def test_a_sink_holds_a_batch_from_its_commit_on_and_once(sink_case: SinkCase) -
 
 
 @these()
-def test_a_sink_gives_commit_metadata_back_newest_first(sink_case: SinkCase) -> None:
+def test_sink_gives_commit_metadata_back_newest_first(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     for batch in range(4):
         commit(sink_case, sink, batch, batch, batch + 1, run=f"r{batch}")
@@ -85,7 +85,7 @@ def test_a_sink_gives_commit_metadata_back_newest_first(sink_case: SinkCase) -> 
 
 
 @these(lambda case: case.name != "jsonl")
-def test_each_writer_of_a_sink_counts_its_own_batches(sink_case: SinkCase) -> None:
+def test_sink_counts_the_batches_of_each_writer_alone(sink_case: SinkCase) -> None:
     first = sink_case.writer()
     for batch in range(3):
         commit(sink_case, first, batch, batch, batch + 1)
@@ -97,7 +97,7 @@ def test_each_writer_of_a_sink_counts_its_own_batches(sink_case: SinkCase) -> No
 
 
 @these()
-def test_of_two_drivers_with_one_batch_a_sink_takes_one(sink_case: SinkCase) -> None:
+def test_sink_takes_one_batch_of_two_drivers_with_the_same(sink_case: SinkCase) -> None:
     """Both at once, but for what hands rows over or fences by a producer of the process: there one after the other."""
     sinks = [sink_case.writer(), sink_case.writer()]
     staged = [sink_case.stage(sink, 0, rows(0, 3, run)) for sink, run in zip(sinks, "ab", strict=True)]
@@ -118,7 +118,7 @@ def test_of_two_drivers_with_one_batch_a_sink_takes_one(sink_case: SinkCase) -> 
 
 
 @these(lambda case: case.lose_answer not in (SinkCase.lose_answer, BY_NAME["foreach"].lose_answer))
-def test_a_sink_counts_a_commit_whose_answer_is_lost_once(sink_case: SinkCase) -> None:
+def test_sink_counts_a_commit_whose_answer_is_lost_once(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     commit(sink_case, sink, 0, 0, 3)
     lost = sink_case.lose_answer()
@@ -132,7 +132,7 @@ def test_a_sink_counts_a_commit_whose_answer_is_lost_once(sink_case: SinkCase) -
 
 
 @these(lambda case: case.name != "jsonl")
-def test_a_sink_commits_nothing_of_a_batch_whose_staged_file_is_gone(sink_case: SinkCase) -> None:
+def test_sink_commits_nothing_of_a_batch_whose_staged_file_is_gone(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     staged = sink_case.stage(sink, 0, rows(0, 3))
     Path(sink.staging, staged.files[0].path).unlink()
@@ -145,7 +145,7 @@ def test_a_sink_commits_nothing_of_a_batch_whose_staged_file_is_gone(sink_case: 
 
 
 @these()
-def test_a_sink_sweeps_attempts_that_no_commit_names_and_no_others(sink_case: SinkCase) -> None:
+def test_sink_sweeps_attempts_that_no_commit_names_and_no_others(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     sink.sweep("p-e1-000000")
     commit(sink_case, sink, 0, 0, 3)
@@ -164,7 +164,7 @@ def test_a_sink_sweeps_attempts_that_no_commit_names_and_no_others(sink_case: Si
 
 
 @these(lambda case: case.shared)
-def test_a_sink_refuses_a_second_pipeline(sink_case: SinkCase) -> None:
+def test_sink_refuses_a_second_pipeline(sink_case: SinkCase) -> None:
     commit(sink_case, sink_case.writer(), 0, 0, 3)
     with pytest.raises(ConfigError) as refused:
         commit(sink_case, sink_case.writer(pipeline="other"), 0, 3, 6)
@@ -173,7 +173,7 @@ def test_a_sink_refuses_a_second_pipeline(sink_case: SinkCase) -> None:
 
 
 @these(lambda case: case.take_back is not SinkCase.take_back)
-def test_a_sink_whose_commits_were_taken_back_is_refused(sink_case: SinkCase) -> None:
+def test_sink_whose_commits_were_taken_back_is_refused(sink_case: SinkCase) -> None:
     for batch in range(2):
         commit(sink_case, sink_case.writer(), batch, batch, batch + 1)
     sink_case.take_back()
@@ -183,7 +183,7 @@ def test_a_sink_whose_commits_were_taken_back_is_refused(sink_case: SinkCase) ->
 
 
 @these(lambda case: case.name not in ("kafka", "foreach", "console", "jsonl"))
-def test_a_sink_refuses_rows_of_other_columns_by_name(sink_case: SinkCase) -> None:
+def test_sink_refuses_rows_of_other_columns_by_name(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     commit(sink_case, sink, 0, 0, 3)
     there, columns = sink.as_it_is()
@@ -203,7 +203,7 @@ def rival(found: Any) -> bool:
 
 
 @these(replaceable)
-def test_a_fence_keeps_a_sinks_commit_out_behind_a_rivals(sink_case: SinkCase) -> None:
+def test_sink_commits_nothing_behind_the_fence_of_a_rival(sink_case: SinkCase) -> None:
     live = sink_case.writer()
     commit(sink_case, live, 0, 0, 3)
     fence = Fence(live.table_version(), rival)
@@ -234,7 +234,7 @@ def replace(case: SinkCase, sink: Any, gone: Slice, batch: int, first: int, last
 
 
 @these(replaceable)
-def test_a_sink_replaces_a_slice_in_one_commit_and_nothing_else(sink_case: SinkCase) -> None:
+def test_sink_replaces_a_slice_in_one_commit_and_nothing_else(sink_case: SinkCase) -> None:
     live, interval = sink_case.writer(), sink_case.writer("interval:x")
     commit(sink_case, live, 0, 0, 10)
     commit(sink_case, live, 1, 10, 20)
@@ -255,7 +255,7 @@ def test_a_sink_replaces_a_slice_in_one_commit_and_nothing_else(sink_case: SinkC
 
 
 @these(replaceable)
-def test_a_check_of_offsets_stops_a_sinks_replacement(sink_case: SinkCase) -> None:
+def test_sink_replacement_is_stopped_by_the_check_of_offsets(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     commit(sink_case, sink, 0, 0, 10)
 
@@ -271,7 +271,7 @@ def test_a_check_of_offsets_stops_a_sinks_replacement(sink_case: SinkCase) -> No
 
 @these(lambda case: replaceable(case) and case.key != "postgres")  # whose transaction keeps others out
 @pytest.mark.parametrize("other", ["append", "replacement"])
-def test_a_sinks_replacement_looks_again_when_others_commit_meanwhile(sink_case: SinkCase, other: str) -> None:
+def test_sink_replacement_looks_again_when_others_commit_meanwhile(sink_case: SinkCase, other: str) -> None:
     live = sink_case.writer()
     commit(sink_case, live, 0, 0, 10)
     looks: list[Any] = []
@@ -291,7 +291,7 @@ def test_a_sinks_replacement_looks_again_when_others_commit_meanwhile(sink_case:
 
 
 @these(replaceable)
-def test_a_fence_keeps_a_sinks_replacement_out(sink_case: SinkCase) -> None:
+def test_sink_replaces_nothing_behind_a_fence(sink_case: SinkCase) -> None:
     live = sink_case.writer()
     commit(sink_case, live, 0, 0, 10)
     fence = Fence(live.table_version(), rival)

@@ -57,7 +57,7 @@ def _sluice(environment: Mapping[str, str], *arguments: str) -> Any:
     return json.loads(said.stdout.splitlines()[-1])
 
 
-def test_sources_demo_moves_each_flight_once_and_down_leaves_nothing(environment: dict[str, str]) -> None:
+def test_demo_of_sources_moves_each_flight_once_and_down_leaves_nothing(environment: dict[str, str]) -> None:
     done = _demo("up", environment)
     assert done.returncode == 0, done.stderr[-4000:]
     assert done.stderr.count("each of the 709 flights exactly once") == 3

@@ -167,7 +167,7 @@ def test_demo_backlog_starts_one_run_of_a_pipeline_on_lag(stack: Stack, first: d
 
 
 @pytest.mark.long
-def test_side_by_side_dag_runs_five_strategies_on_the_same_topic(stack: Stack, first: dict[str, Any]) -> None:
+def test_demo_side_by_side_dag_runs_five_strategies_on_the_same_topic(stack: Stack, first: dict[str, Any]) -> None:
     airflow = stack.airflow
     run = airflow.trigger("recovery_side_by_side")
     *_, (state, tasks, _) = airflow.states("recovery_side_by_side", run)
@@ -185,7 +185,7 @@ def test_side_by_side_dag_runs_five_strategies_on_the_same_topic(stack: Stack, f
         assert len(degraded) == (group == "punctuality"), "a local master has one executor"
 
 
-def test_second_demo_finds_everything_there_and_down_ends_it_all(stack: Stack, first: dict[str, Any]) -> None:
+def test_demo_started_twice_finds_everything_there_and_down_ends_it_all(stack: Stack, first: dict[str, Any]) -> None:
     again = stack.run("up")
     assert again.returncode == 0, again.stderr[-4000:]
     assert "are there already" in again.stderr

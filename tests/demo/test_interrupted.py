@@ -99,7 +99,7 @@ def stack(tmp_path: Path, airflow_database: str | None) -> Iterator[Gated]:
             stack.host.end()
 
 
-def test_interrupted_runs_write_each_record_once(stack: Gated) -> None:
+def test_demo_runs_that_are_interrupted_write_each_record_once(stack: Gated) -> None:
     stack.feed(50)
     stack.airflow.start()
     stack.begin()

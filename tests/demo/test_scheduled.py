@@ -140,7 +140,7 @@ def dates(first: int, last: int) -> list[str]:
     return ["--from-date", f"2013-03-{first:02d}", "--to-date", f"2013-03-{last:02d}"]
 
 
-def test_backfill_reprocesses_days_beside_the_live_pipeline(host: Host) -> None:
+def test_scheduler_backfill_reprocesses_days_beside_the_live_pipeline(host: Host) -> None:
     daily = Daily(host)
     for day in range(DAYS):
         daily.feed(FIRST + timedelta(days=day))
@@ -267,7 +267,7 @@ class OnLag(Stack):
         self.log = self.host.replace_triggerer()
 
 
-def test_backlog_starts_one_run_across_restarts_of_triggerer_and_broker(host: Host) -> None:
+def test_scheduler_starts_one_run_of_a_backlog_across_restarts_of_triggerer_and_broker(host: Host) -> None:
     on_lag = OnLag(host)
     on_lag.feed(LIMIT - 20)
     on_lag.begin()

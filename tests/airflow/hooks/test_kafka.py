@@ -28,7 +28,7 @@ def test_kafka_hook_reads_the_ordinary_kafka_connection() -> None:
     assert asyncio.run(connections.aget("kafka_default")) == connections.get("kafka_default")
 
 
-def test_missing_connection_is_refused_with_the_command_that_adds_it() -> None:
+def test_kafka_connection_that_is_missing_is_refused_with_the_command_that_adds_it() -> None:
     with pytest.raises(ConfigError, match="'kafka_else'") as caught:
         KafkaHook("kafka_else").settings()
     assert "airflow connections add kafka_else" in caught.value.next_step
@@ -44,7 +44,7 @@ def test_missing_connection_is_refused_with_the_command_that_adds_it() -> None:
         (json.dumps({"conn_type": "kafka", "extra": "[1]"}), "JSON object"),
     ],
 )
-def test_connection_that_cannot_be_parsed_is_not_called_missing(
+def test_kafka_connection_that_cannot_be_parsed_is_not_called_missing(
     monkeypatch: pytest.MonkeyPatch, text: str, token: str
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_ELSE", text)

@@ -58,7 +58,7 @@ def test_page_link_opens_the_run_below_airflows_address(
         (RetractOperator, {"Sluice", "Spark UI"}),
     ],
 )
-def test_each_task_has_its_buttons(operator: type, buttons: set[str]) -> None:
+def test_links_of_each_task_are_its_buttons(operator: type, buttons: set[str]) -> None:
     assert {link.name for link in operator.operator_extra_links} == buttons  # type: ignore[attr-defined]
 
 

@@ -168,7 +168,7 @@ def test_bounded_run_refuses_a_spark_connection_that_would_become_yarn(
 
 
 @pytest.mark.parametrize(("kind", "main"), [(BoundedRunOperator, RUN), (ValidateOperator, VALIDATE)])
-def test_spark_settings_come_from_the_file_and_the_task_outranks_it(
+def test_bounded_run_takes_spark_settings_from_the_file_and_the_task_outranks_it(
     kind: type, main: str, make: Any, pipeline_file: Any, spark: FakeSpark, context: Any, monkeypatch: Any
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://master:7077"}')
@@ -197,7 +197,7 @@ HONOURED = {
 }  # fmt: skip
 
 
-def test_each_argument_of_spark_submit_that_would_do_nothing_is_refused() -> None:
+def test_bounded_run_refuses_each_argument_of_spark_submit_that_would_do_nothing() -> None:
     unused = set(inspect.signature(SparkSubmitOperator.__init__).parameters) - HONOURED
     assert {"application", "jars", "files"} < unused
     for kind in (BoundedRunOperator, ValidateOperator):
@@ -217,7 +217,7 @@ def test_each_argument_of_spark_submit_that_would_do_nothing_is_refused() -> Non
         ({"executor_cores": 0}, "executor_cores"),
     ],
 )
-def test_wrong_spark_setting_is_refused_when_the_dag_is_read(asked: dict[str, Any], token: str) -> None:
+def test_bounded_run_refuses_a_wrong_spark_setting_when_the_dag_is_read(asked: dict[str, Any], token: str) -> None:
     with pytest.raises(ConfigError) as caught:
         BoundedRunOperator(task_id="ingest", pipeline="orders", **asked)
     assert token in str(caught.value)
@@ -226,14 +226,14 @@ def test_wrong_spark_setting_is_refused_when_the_dag_is_read(asked: dict[str, An
 # --- ends ------------------------------------------------------------------------------------------------------------
 
 
-def test_spark_submit_that_is_missing_is_a_configuration_error(make: Any, context: Any) -> None:
+def test_bounded_run_without_spark_submit_is_a_configuration_error(make: Any, context: Any) -> None:
     with pytest.raises(ConfigError, match="spark-submit"):
         make(BoundedRunOperator, spark_binary="/nowhere/spark-submit").execute(context())
 
 
 @pytest.mark.timeout(60)  # a process that survived would hold the pipe for ever
 @pytest.mark.parametrize("how", ["on_kill", "SIGKILL"])
-def test_killed_task_fails_and_leaves_no_process(
+def test_bounded_run_that_is_killed_fails_and_leaves_no_process(
     make: Any, spark: FakeSpark, context: Any, tmp_path: Path, how: str
 ) -> None:
     fifo = tmp_path / "hangs"
@@ -261,7 +261,7 @@ def test_killed_task_fails_and_leaves_no_process(
     await_that(lambda: not any(map(lives, pids())), "no process is left")
 
 
-def test_task_killed_before_it_starts_fails(make: Any, context: Any) -> None:
+def test_bounded_run_that_is_killed_before_it_starts_fails(make: Any, context: Any) -> None:
     operator = make(BoundedRunOperator)
     operator.on_kill()
     with pytest.raises(SluiceError, match="killed"):

@@ -35,7 +35,7 @@ class Silent:
             thread.join()
 
 
-def test_one_thread_asks_and_others_get_an_error_at_once() -> None:
+def test_page_asks_with_one_thread_and_others_get_an_error_at_once() -> None:
     answers = Answers()
     silent = Silent(answers, 1)
     with pytest.raises(AskedError, match="lag"):
@@ -44,7 +44,7 @@ def test_one_thread_asks_and_others_get_an_error_at_once() -> None:
     assert answers.of(("lag", "p0"), lambda: "asked twice") == "new"
 
 
-def test_old_answer_serves_while_a_thread_asks() -> None:
+def test_page_serves_an_old_answer_while_a_thread_asks() -> None:
     answers = Answers(fresh=0.0)
     assert answers.of(("lag", "p0"), lambda: "old") == "old"
     silent = Silent(answers, 1)
@@ -52,7 +52,7 @@ def test_old_answer_serves_while_a_thread_asks() -> None:
     silent.answer()
 
 
-def test_silent_brokers_take_a_bounded_number_of_threads() -> None:
+def test_page_bounds_the_threads_that_silent_brokers_take() -> None:
     answers = Answers(askers=2)
     silent = Silent(answers, 2)
     with pytest.raises(AskedError):
@@ -61,7 +61,7 @@ def test_silent_brokers_take_a_bounded_number_of_threads() -> None:
     assert answers.of(("lag", "p2"), lambda: "a third") == "a third"
 
 
-def test_failure_is_kept_as_an_answer() -> None:
+def test_page_keeps_a_failure_as_an_answer() -> None:
     answers, asked = Answers(), []
 
     def ask() -> None:
@@ -74,7 +74,7 @@ def test_failure_is_kept_as_an_answer() -> None:
     assert len(asked) == 1
 
 
-def test_old_answers_are_forgotten() -> None:
+def test_page_forgets_old_answers() -> None:
     answers = Answers(kept=0.0)
     for n in range(50):
         answers.of(("lag", f"p{n}"), lambda: None)

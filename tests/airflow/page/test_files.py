@@ -37,7 +37,7 @@ def parsed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_file_is_parsed_once_until_it_or_its_defaults_change(folder: Path, parsed: list[str]) -> None:
+def test_page_parses_a_file_once_until_it_or_its_defaults_change(folder: Path, parsed: list[str]) -> None:
     found = Files()
     assert [set(found.valid()) for _ in range(3)] == [{"orders", "refunds"}] * 3
     assert parsed == ["orders", "refunds"]
@@ -49,20 +49,20 @@ def test_file_is_parsed_once_until_it_or_its_defaults_change(folder: Path, parse
     assert len(found._read) == 1
 
 
-def test_pipeline_is_found_by_name_below_the_folder_and_costs_one_file(folder: Path, parsed: list[str]) -> None:
+def test_page_finds_a_pipeline_by_name_below_the_folder_and_parses_one_file(folder: Path, parsed: list[str]) -> None:
     assert Files().named("orders") is not None
     assert parsed == ["orders"]
     found = Files().named("refunds")
     assert found.file == folder / "finance" / "refunds.yaml"
 
 
-def test_invalid_file_is_left_out_and_not_parsed_each_time(folder: Path, parsed: list[str]) -> None:
+def test_page_leaves_out_an_invalid_file_and_parses_it_once(folder: Path, parsed: list[str]) -> None:
     (folder / "bad.yaml").write_text("pipeline: bad")
     found = Files()
     assert [set(found.valid()) for _ in range(2)] == [{"orders", "refunds"}] * 2
     assert parsed.count("bad") == 1
 
 
-def test_missing_folder_has_no_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_page_finds_no_files_in_a_missing_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "none"))
     assert (Files().valid(), Files().named("orders")) == ({}, None)

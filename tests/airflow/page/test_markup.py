@@ -27,12 +27,12 @@ PAGE = "validations/orders-slice/r/t/orders.html"
         ("<?x y><!DOCTYPE html>z", "z"),
     ],
 )
-def test_value_shows_text_and_nothing_else(value: str, left: str) -> None:
+def test_data_docs_show_of_a_value_its_text_and_nothing_else(value: str, left: str) -> None:
     assert harmless(value, PAGE) == left
 
 
 @pytest.mark.parametrize("opener", ["<!--", "<script>", "<style>", "<iframe>", "<title>", "<textarea>"])
-def test_value_cannot_hide_the_text_after_it(opener: str) -> None:
+def test_data_docs_value_cannot_hide_the_text_after_it(opener: str) -> None:
     page = f"{opener}<p>3 unexpected</p><script>ours</script><!-- ours --><style>ours</style><p>failed</p>"
     left = harmless(page, PAGE)
     assert "<p>3 unexpected</p>" in left
@@ -42,7 +42,7 @@ def test_value_cannot_hide_the_text_after_it(opener: str) -> None:
 @pytest.mark.parametrize(
     "address", ["#section-2", "../../../../index.html", "../../../../expectations/a.html", "b%20c.html"]
 )
-def test_link_within_the_site_stays(address: str) -> None:
+def test_data_docs_link_within_the_site_stays(address: str) -> None:
     assert harmless(f'<a href="{address}">x</a>', PAGE) == f'<a href="{address}">x</a>'
 
 
@@ -54,7 +54,7 @@ def test_link_within_the_site_stays(address: str) -> None:
         "..%2f" * 7 + "x", "%2e%2e/" * 7 + "x", "../" * 9 + "site/x",
     ],
 )  # fmt: skip
-def test_link_elsewhere_becomes_text(address: str) -> None:
+def test_data_docs_link_elsewhere_becomes_text(address: str) -> None:
     assert harmless(f'<a href="{address}">x</a>', PAGE) == "<a>x</a>"
 
 
@@ -63,5 +63,5 @@ def test_link_elsewhere_becomes_text(address: str) -> None:
     ["<script", "<script>", "<a ", "<a x='", "<a x=\"'", "<!--", "<!", "</", "</a", "<?", "<style><", "<a ='", "<a\n\n",
      "<iframe>", "<![CDATA[", "--><!--", "<p>", "&#", "<script><style><title>", "</script ", "<", "=", "<p ="],
 )  # fmt: skip
-def test_megabyte_of_half_a_tag_ends(part: str) -> None:
+def test_data_docs_clean_a_megabyte_of_half_a_tag_in_time(part: str) -> None:
     assert len(harmless(part * (1_000_000 // len(part)), PAGE)) < 6_000_000

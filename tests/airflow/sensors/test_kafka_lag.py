@@ -246,13 +246,15 @@ def wait_for_lag(pipeline_file: Any) -> Callable[..., KafkaLagSensor]:
 
 @pytest.mark.parametrize("run_type", ["scheduled", "manual", "backfill", "asset_triggered"])
 @pytest.mark.parametrize("on_idle", [None, "proceed", "wait", "skip"])
-def test_on_idle_of_the_file_is_for_runs_of_the_schedule(wait_for_lag: Any, on_idle: str | None, run_type: str) -> None:
+def test_sensor_takes_on_idle_of_the_file_for_runs_of_the_schedule(
+    wait_for_lag: Any, on_idle: str | None, run_type: str
+) -> None:
     expected = on_idle if on_idle and run_type == "scheduled" else "proceed"
     assert wait_for_lag(on_idle, run_type).on_idle == expected
     assert wait_for_lag("wait", run_type, on_idle=OnIdle.SKIP).on_idle == "skip", "who builds the DAG decides"
 
 
-def test_scheduled_run_is_skipped_when_little_waits_and_fails_when_the_broker_is_silent(
+def test_sensor_skips_a_scheduled_run_when_little_waits_and_fails_when_the_broker_is_silent(
     wait_for_lag: Any, looks: Any, context: Any
 ) -> None:
     looks(LITTLE)
@@ -276,6 +278,6 @@ def test_scheduled_run_is_skipped_when_little_waits_and_fails_when_the_broker_is
 
 
 @pytest.mark.parametrize("schedule", ["schedule: on_lag\n", ""])
-def test_on_idle_needs_a_cron_schedule(pipeline_file: Any, schedule: str) -> None:
+def test_sensor_refuses_on_idle_without_a_cron_schedule(pipeline_file: Any, schedule: str) -> None:
     with pytest.raises(ConfigError, match="cron"):
         load(with_on_idle(pipeline_file(more=schedule), "skip"))

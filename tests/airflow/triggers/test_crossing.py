@@ -141,7 +141,7 @@ SILENT_PART = PartitionLag("demo", 1, 0, None, None, error="no leader")
         replace(seen(0, 99), partitions=(*seen(0, 99).partitions, SILENT_PART)),
     ],
 )
-def test_unknown_backlog_makes_no_event_and_settles_nothing(watch: Watch, unknown: Backlog) -> None:
+def test_crossing_of_an_unknown_backlog_makes_no_event_and_settles_nothing(watch: Watch, unknown: Backlog) -> None:
     assert watch.see(unknown, unknown) == 0
     assert watch.see(seen(0, 11)) == 1
     assert watch.see(unknown, *[unknown] * PATIENCE) == 0
@@ -157,7 +157,7 @@ def test_crossing_makes_no_event_while_a_run_is_active_or_about_to_be(watch: Wat
     assert (watch.see(seen(11, 11)), watch.see(seen(11, 22))) == (0, 1)
 
 
-def test_loss_that_only_a_run_can_report_is_one_event(watch: Watch) -> None:
+def test_crossing_makes_one_event_of_a_loss_that_only_a_run_can_report(watch: Watch) -> None:
     gone = seen(3, 12, start=9)
     assert (gone.over, gone.verdict) == (False, Status.LOST)
     assert watch.see(gone) == 1
@@ -172,7 +172,7 @@ def test_loss_that_only_a_run_can_report_is_one_event(watch: Watch) -> None:
 # --- restarts --------------------------------------------------------------------------------------------------------
 
 
-def test_restart_repeats_no_event_that_a_run_answers(watch: Watch) -> None:
+def test_crossing_repeats_after_a_restart_no_event_that_a_run_answers(watch: Watch) -> None:
     assert watch.see(seen(0, 11)) == 1
     watch.run_begins()
     watch.restart()
@@ -182,7 +182,7 @@ def test_restart_repeats_no_event_that_a_run_answers(watch: Watch) -> None:
     assert watch.see(seen(0, 11), *[seen(0, 13)] * PATIENCE) == 0
 
 
-def test_restart_between_remembering_and_sending_sends_the_same_event(watch: Watch) -> None:
+def test_crossing_sends_the_same_event_after_a_restart_between_remembering_and_sending(watch: Watch) -> None:
     after, payload = Crossing().step(seen(0, 11), IDLE)
     watch.crossing = restarted(after)  # the triggerer died here
     assert watch.see(seen(0, 19)) == 1
@@ -190,13 +190,13 @@ def test_restart_between_remembering_and_sending_sends_the_same_event(watch: Wat
     assert watch.see(seen(0, 19)) == 0
 
 
-def test_restart_misses_no_crossing(watch: Watch) -> None:
+def test_crossing_is_not_missed_over_a_restart(watch: Watch) -> None:
     assert watch.see(seen(0, 3)) == 0
     watch.restart()
     assert watch.see(seen(0, 11)) == 1
 
 
-def test_event_that_no_run_answers_is_sent_again(watch: Watch) -> None:
+def test_crossing_sends_an_event_again_that_no_run_answers(watch: Watch) -> None:
     assert watch.see(seen(0, 11)) == 1
     assert watch.see(*[seen(0, 11)] * PATIENCE) == 0
     assert watch.see(seen(0, 12)) == 1
@@ -205,7 +205,7 @@ def test_event_that_no_run_answers_is_sent_again(watch: Watch) -> None:
     assert watch.sent[0] == watch.sent[1]
 
 
-def test_runs_that_were_deleted_answer_no_event(watch: Watch) -> None:
+def test_crossing_takes_runs_that_were_deleted_for_no_answer(watch: Watch) -> None:
     assert watch.see(seen(0, 11)) == 1
     watch.runs = Runs(3, 0)
     assert watch.see(*[seen(0, 11)] * (PATIENCE + 1)) == 1
@@ -213,7 +213,7 @@ def test_runs_that_were_deleted_answer_no_event(watch: Watch) -> None:
     assert watch.see(*[seen(0, 11)] * (PATIENCE + 1)) == 0
 
 
-def test_event_is_sent_once_without_a_dag_to_ask_about() -> None:
+def test_crossing_sends_an_event_once_without_a_dag_to_ask_about() -> None:
     crossing, payload = Crossing().step(seen(0, 11))
     assert payload is not None
     crossing = Crossing.of(crossing.state)
@@ -221,11 +221,11 @@ def test_event_is_sent_once_without_a_dag_to_ask_about() -> None:
 
 
 @pytest.mark.parametrize("rubbish", [None, {}, "x", [1], {"announced": None}, {"announced": 3}])
-def test_state_that_cannot_be_read_is_armed(rubbish: Any) -> None:
+def test_crossing_is_armed_by_a_state_that_cannot_be_read(rubbish: Any) -> None:
     assert Crossing.of(rubbish) == Crossing()
 
 
-def test_event_is_the_snapshot_and_knows_no_clock() -> None:
+def test_crossing_makes_an_event_of_the_snapshot_without_a_clock() -> None:
     looks = [seen(0, 11, age=60.0), replace(seen(0, 11, age=67.25), at=NOW + timedelta(seconds=7.25))]
     (first, second) = [Crossing().step(found, IDLE)[1] for found in looks]
     assert first == second == {
@@ -287,7 +287,7 @@ SOON = RETRY_AFTER + 3 * LOOK
 
 
 @pytest.mark.parametrize("last", [*(PastRun("failed", code=int(code)) for code in HEAL), PastRun("abandoned"), None])
-def test_failed_run_is_started_again_after_growing_delays(patient: PatientWatch, last: PastRun | None) -> None:
+def test_crossing_starts_a_failed_run_again_after_growing_delays(patient: PatientWatch, last: PastRun | None) -> None:
     waited = []
     for _ in range(6):
         patient.run_fails(last)
@@ -298,7 +298,9 @@ def test_failed_run_is_started_again_after_growing_delays(patient: PatientWatch,
 
 
 @pytest.mark.parametrize("code", HOPELESS)
-def test_failure_that_a_retry_cannot_heal_waits_for_a_person(patient: PatientWatch, code: ExitCode) -> None:
+def test_crossing_waits_for_a_person_after_a_failure_that_a_retry_cannot_heal(
+    patient: PatientWatch, code: ExitCode
+) -> None:
     patient.run_fails(PastRun("failed", code=int(code)))
     assert patient.looks(2 * 86_400) == 0
     patient.run_fails(FAILED)  # fixed and cleared, it now fails for another reason
@@ -306,7 +308,7 @@ def test_failure_that_a_retry_cannot_heal_waits_for_a_person(patient: PatientWat
 
 
 @pytest.mark.parametrize("code", [ExitCode.QUALITY_FAILED, ExitCode.CHECKPOINT_MISFIT])
-def test_decision_of_a_person_starts_a_run(patient: PatientWatch, code: ExitCode) -> None:
+def test_crossing_starts_a_run_after_the_decision_of_a_person(patient: PatientWatch, code: ExitCode) -> None:
     patient.run_fails(PastRun("failed", code=int(code)))
     assert patient.looks(86_400) == 0
     patient.last = PastRun("failed", code=int(code), settled=True)  # by sluice accept, retract or reset
@@ -315,7 +317,7 @@ def test_decision_of_a_person_starts_a_run(patient: PatientWatch, code: ExitCode
     assert patient.looks(86_400) == 0, "another attempt has to be settled, too"
 
 
-def test_cleared_run_is_waited_for(patient: PatientWatch) -> None:
+def test_crossing_waits_for_a_cleared_run(patient: PatientWatch) -> None:
     patient.run_fails()
     assert patient.looks(RETRY_AFTER - 5 * LOOK) == 0
     patient.runs = Runs(patient.runs.known, 1)  # no new run, and one is active
@@ -324,7 +326,7 @@ def test_cleared_run_is_waited_for(patient: PatientWatch) -> None:
     assert patient.seconds_to_the_next() >= RETRY_AFTER
 
 
-def test_delays_begin_again_after_a_run_that_read_a_part(patient: PatientWatch) -> None:
+def test_crossing_begins_its_delays_again_after_a_run_that_read_a_part(patient: PatientWatch) -> None:
     for _ in range(3):
         patient.run_fails()
         patient.seconds_to_the_next()
@@ -336,7 +338,7 @@ def test_delays_begin_again_after_a_run_that_read_a_part(patient: PatientWatch) 
     assert patient.sent[-1]["positions"] == {"demo": {"0": 5}}
 
 
-def test_run_that_succeeds_settles_the_failures(patient: PatientWatch) -> None:
+def test_crossing_takes_failures_for_settled_by_a_run_that_succeeds(patient: PatientWatch) -> None:
     patient.run_fails()
     patient.seconds_to_the_next()
     patient.run_fails(PastRun("done"))
@@ -345,7 +347,7 @@ def test_run_that_succeeds_settles_the_failures(patient: PatientWatch) -> None:
     assert patient.crossing.state == {}
 
 
-def test_outlook_says_what_follows_a_failure(patient: PatientWatch) -> None:
+def test_crossing_outlook_says_what_follows_a_failure(patient: PatientWatch) -> None:
     def outlook(last: PastRun | None) -> str:
         return patient.crossing.outlook(patient.found(last))
 

@@ -241,7 +241,7 @@ def test_watcher_outlives_a_missing_connection(
     asyncio.run(watcher.cleanup())
 
 
-def test_slow_broker_lets_each_pipeline_have_its_turn(kafka: Kafka, pipeline_file: Any) -> None:
+def test_watcher_of_a_slow_broker_gives_each_pipeline_its_turn(kafka: Kafka, pipeline_file: Any) -> None:
     lookout, files = module._Lookout(1.0), sorted(str(pipeline_file(n)) for n in ("one", "two", "three"))
     settings: Any = object()
     in_turn = [list(lookout.look(files, settings, seconds=0)) for _ in range(4)]
@@ -250,7 +250,7 @@ def test_slow_broker_lets_each_pipeline_have_its_turn(kafka: Kafka, pipeline_fil
     assert len(kafka.clients) == 1
 
 
-def test_new_credentials_make_a_new_client(kafka: Kafka, pipeline_file: Any) -> None:
+def test_watcher_makes_a_new_client_for_new_credentials(kafka: Kafka, pipeline_file: Any) -> None:
     lookout, file = module._Lookout(1.0), str(pipeline_file())
     for settings in ("old", "old", "new"):
         lookout.look([file], settings, seconds=1)  # type: ignore[arg-type]

@@ -122,7 +122,7 @@ def watching(sandbox: Sandbox) -> Iterator[Watch]:
         watch.process.wait()
 
 
-def test_watch_sees_a_run_and_a_stopped_broker_and_ends_with_the_code_of_its_last_look(sandbox: Sandbox) -> None:
+def test_lag_watch_sees_a_run_and_a_stopped_broker_and_ends_with_the_code_of_its_last_look(sandbox: Sandbox) -> None:
     sandbox.feed(4)
     with watching(sandbox) as watch:
         assert watch.await_verdict("NEW")["lag"] == 4

@@ -66,7 +66,9 @@ def test_lag_is_the_number_of_records_that_a_consumer_reads(
     assert behind.partitions[1].age == 0.0
 
 
-def test_recreated_topic_has_no_lag_and_a_deleted_one_is_a_mistake(line: Callable[..., Line], topics: Topics) -> None:
+def test_lag_of_a_recreated_topic_is_none_and_a_deleted_one_is_a_mistake(
+    line: Callable[..., Line], topics: Topics
+) -> None:
     p = line()
     fill(topics, p, 5)
     p.run("r1")
@@ -82,7 +84,7 @@ def test_recreated_topic_has_no_lag_and_a_deleted_one_is_a_mistake(line: Callabl
     assert isinstance(found.error, ConfigError)
 
 
-def test_dead_broker_is_unknown_and_the_same_cluster_recovers(
+def test_lag_of_a_dead_broker_is_unknown_and_the_same_cluster_recovers(
     line: Callable[..., Line], topics: Topics, broker: Broker
 ) -> None:
     p = line()
@@ -104,7 +106,7 @@ def test_dead_broker_is_unknown_and_the_same_cluster_recovers(
     assert (p.look().verdict, p.look().records) == (Status.BACKLOG, 3)
 
 
-def test_failed_growing_held_and_rewound_runs_have_their_status(line: Callable[..., Line], topics: Topics) -> None:
+def test_lag_status_of_failed_growing_held_and_rewound_runs(line: Callable[..., Line], topics: Topics) -> None:
     p = line()
     for n in (2, 4, 6):
         fill(topics, p, n)
@@ -138,7 +140,9 @@ def test_failed_growing_held_and_rewound_runs_have_their_status(line: Callable[.
     assert p.look().verdict is Status.REWOUND
 
 
-def test_open_transaction_is_pending_and_a_marker_has_no_age(line: Callable[..., Line], topics: Topics) -> None:
+def test_lag_of_an_open_transaction_is_pending_and_a_marker_has_no_age(
+    line: Callable[..., Line], topics: Topics
+) -> None:
     p = line(source={"isolation_level": "read_committed"})
     topics.produce_transaction(p.topic, [(0, None, b"v", 1_700_000_000_000)] * 2, commit=True)
     assert p.look().records == 3
@@ -157,7 +161,7 @@ def test_open_transaction_is_pending_and_a_marker_has_no_age(line: Callable[...,
     assert p.look().partitions[0].pending == 0
 
 
-def test_limits_of_age_and_share_of_the_retention_time(line: Callable[..., Line], topics: Topics) -> None:
+def test_lag_limits_of_age_and_share_of_the_retention_time(line: Callable[..., Line], topics: Topics) -> None:
     p = line(retention_ms=1_000_000)
     fill(topics, p, 1, aged=250)
     found = p.look(limits=Limits(None, timedelta(seconds=100)))

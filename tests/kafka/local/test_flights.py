@@ -61,7 +61,7 @@ def flights(topics: Topics, name: str) -> Counter[bytes]:
     return Counter(record.value for record in read(topics, name))
 
 
-def test_record_is_a_flight(topics: Topics, name: str) -> None:
+def test_feeder_sends_a_flight_in_each_record(topics: Topics, name: str) -> None:
     result = feed(topics.bootstrap, start=JAN_1, until=JAN_2, topic=name)
     records = read(topics, name)
     assert result == FeedResult(len(records), 0, topics.ends(name))
@@ -89,7 +89,7 @@ def test_record_is_a_flight(topics: Topics, name: str) -> None:
     assert doubles(topics.bootstrap, name, dict.fromkeys(end, 0), topics.ends(name)) == 1
 
 
-def test_record_times_and_retention_across_the_change_to_summer_time(topics: Topics, name: str) -> None:
+def test_feeder_keeps_record_times_and_retention_across_the_change_to_summer_time(topics: Topics, name: str) -> None:
     day: dict[str, Any] = {"start": datetime(2013, 3, 10), "until": datetime(2013, 3, 11), "topic": name}
     before = feed(topics.bootstrap, **day)
     offsets = set()
@@ -107,7 +107,7 @@ def test_record_times_and_retention_across_the_change_to_summer_time(topics: Top
         feed(topics.bootstrap, until=JAN_3, topic=name)
 
 
-def test_windows_in_any_order_make_each_flight_once(topics: Topics, name: str) -> None:
+def test_feeder_sends_each_flight_once_by_windows_in_any_order(topics: Topics, name: str) -> None:
     """Also beside records of another producer, an aborted transaction, and new partitions."""
     middle = feed(topics.bootstrap, start=JAN_2, until=JAN_3, topic=name)
     assert feed(topics.bootstrap, start=JAN_2, until=JAN_3, topic=name) == FeedResult(0, middle.produced, middle.ends)
@@ -127,7 +127,7 @@ def test_windows_in_any_order_make_each_flight_once(topics: Topics, name: str) -
     assert len(counts) == rest.already + rest.produced
 
 
-def test_killed_feeder_continues_without_doubles(topics: Topics, name: str) -> None:
+def test_feeder_continues_after_a_kill_without_doubles(topics: Topics, name: str) -> None:
     command = [sys.executable, "-m", "sluice.local.flights", "--until", "2013-01-04", "--rate", "1000"]
     feeder = subprocess.Popen([*command, "--bootstrap", topics.bootstrap, "--topic", name])
     try:
@@ -143,7 +143,7 @@ def test_killed_feeder_continues_without_doubles(topics: Topics, name: str) -> N
     assert len(counts) == result.already + result.produced
 
 
-def test_rate_is_kept(topics: Topics, name: str) -> None:
+def test_feeder_keeps_its_rate(topics: Topics, name: str) -> None:
     began = time.monotonic()
     result = feed(topics.bootstrap, until=datetime(2013, 1, 1, 11), topic=name, rate=100)
     assert time.monotonic() - began >= (result.produced - 1) / 100 - 0.1

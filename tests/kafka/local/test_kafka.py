@@ -16,7 +16,7 @@ from sluice.local.kafka import Broker, Topics
 pytestmark = pytest.mark.kafka
 
 
-def test_second_start_finds_the_same_broker_on_its_port(broker: Broker, topics: Topics) -> None:
+def test_broker_is_found_on_its_port_by_a_second_start(broker: Broker, topics: Topics) -> None:
     pid = broker.pid
     assert broker.start().pid == pid
     again = Broker(broker.data_dir, port=0)
@@ -25,7 +25,7 @@ def test_second_start_finds_the_same_broker_on_its_port(broker: Broker, topics: 
         Broker(broker.data_dir, port=broker.port + 1).start()
 
 
-def test_taken_port_is_named_with_the_variable_to_choose_another(tmp_path: Path, kafka_jars: list[Path]) -> None:
+def test_broker_names_a_taken_port_and_the_variable_to_choose_another(tmp_path: Path, kafka_jars: list[Path]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)) as caught:
@@ -33,14 +33,14 @@ def test_taken_port_is_named_with_the_variable_to_choose_another(tmp_path: Path,
     assert "SLUICE_KAFKA_PORT" in caught.value.next_step
 
 
-def test_recycled_process_id_is_not_taken_for_the_broker(tmp_path: Path) -> None:
+def test_broker_is_not_taken_for_a_recycled_process_id(tmp_path: Path) -> None:
     (tmp_path / "broker.json").write_text(json.dumps({"pid": os.getpid(), "port": 1}))
     other = Broker(tmp_path, port=0)
     assert not other.running
     other.kill()  # must not be aimed at this very process
 
 
-def test_killed_broker_comes_back_on_its_port_with_its_records(
+def test_broker_comes_back_after_a_kill_on_its_port_with_its_records(
     broker: Broker, topics: Topics, topic: Callable[..., str]
 ) -> None:
     name = topic(1)

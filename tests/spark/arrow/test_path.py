@@ -317,7 +317,9 @@ class Chunks:
 
 
 @pytest.mark.parametrize("error", [MemoryError(), UnreadableError("an expression fails"), OSError("disk full")])
-def test_worker_copies_records_whatever_fails_while_their_rows_are_written(tmp_path: Path, error: Exception) -> None:
+def test_arrow_worker_copies_records_whatever_fails_while_their_rows_are_written(
+    tmp_path: Path, error: Exception
+) -> None:
     class Failing:
         def process(self, reader: RangeReader, span: OffsetRange) -> worker.Done:
             next(iter(reader.read(span)))
@@ -330,13 +332,13 @@ def test_worker_copies_records_whatever_fails_while_their_rows_are_written(tmp_p
 
 
 @pytest.mark.parametrize("time", [-1, 2**63 // 1000 + 1])
-def test_worker_copies_no_record_whose_time_would_wrap_around(tmp_path: Path, time: int) -> None:
+def test_arrow_worker_copies_no_record_whose_time_would_wrap_around(tmp_path: Path, time: int) -> None:
     with pytest.raises(UnreadableError):
         worker.Copying(str(tmp_path)).process(Chunks(time), OffsetRange("t", 0, 0, 6))  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 
 
-def test_workers_name_the_cause_of_their_failure(spark: SparkSession) -> None:
+def test_arrow_worker_names_the_cause_of_its_failure(spark: SparkSession) -> None:
     def full(_: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         raise OSError("no space left on device")
 
@@ -579,7 +581,7 @@ PIPELINES: list[tuple[dict[str, Any], str | None]] = [
 
 
 @pytest.mark.parametrize(("keys", "why"), PIPELINES)
-def test_which_pipelines_take_the_arrow_path(
+def test_arrow_path_takes_pipelines_that_it_can(
     spark: SparkSession, tmp_path: Path, keys: dict[str, Any], why: str | None
 ) -> None:
     usual = {"decode": {"json": {"schema": "id INT"}}, "sink": {"delta": {"path": "t"}}}
@@ -603,7 +605,7 @@ def test_arrow_path_is_not_taken_with_settings_that_change_how_spark_reads_sql(
 ) -> None:
     spark.conf.set(key, "true")
     try:
-        test_which_pipelines_take_the_arrow_path(spark, tmp_path, {}, key)
+        test_arrow_path_takes_pipelines_that_it_can(spark, tmp_path, {}, key)
     finally:
         spark.conf.unset(key)
 
@@ -613,7 +615,7 @@ def test_arrow_path_is_not_taken_with_settings_that_change_how_spark_reads_sql(
     [([10], 3, [[4], [4], [2]]), ([1, 1, 1], 2, [[1, 1], [1]]), ([100, 1, 1], 4, [[26], [26], [26], [22, 1, 1]]),
      ([0, 5], 2, [[3], [2]]), ([1], 8, [[1]])],
 )  # fmt: skip
-def test_ranges_are_divided_evenly(lengths: list[int], count: int, expected: list[list[int]]) -> None:
+def test_arrow_path_divides_ranges_evenly(lengths: list[int], count: int, expected: list[list[int]]) -> None:
     ranges = [OffsetRange("t", number, 5, 5 + length) for number, length in enumerate(lengths)]
     found = divided(ranges, -(-sum(lengths) // count))
     assert [[len(part) for part in share] for share in found] == expected

@@ -22,7 +22,7 @@ def started() -> None:
             thread.join(60)
 
 
-def test_warm_up_starts_workers_and_returns_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_warm_up_starts_workers_and_returns_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
     may_end, done = threading.Event(), list[Any]()
 
     def counted(frame: DataFrame) -> list[Any]:
@@ -38,7 +38,7 @@ def test_warm_up_starts_workers_and_returns_at_once(spark: SparkSession, monkeyp
     assert done == [{"done": True}] * 2
 
 
-def test_warm_up_leaves_a_failure_of_the_session_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_warm_up_leaves_a_failure_of_the_session_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "cores", lambda _: 2)
     failed: list[Any] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
@@ -48,7 +48,7 @@ def test_warm_up_leaves_a_failure_of_the_session_to_others(monkeypatch: pytest.M
 
 
 @pytest.mark.kafka
-def test_wrong_file_is_refused_while_workers_start(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrow_warm_up_delays_no_refusal_of_a_wrong_file(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "_HERE", 0)
     sandbox.configure(recovery="wal", transform={"sql": "SELECT *, nowhere FROM source"})
     sandbox.feed(4)

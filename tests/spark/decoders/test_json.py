@@ -89,7 +89,7 @@ def test_json_page_says_what_a_value_decodes_to(spark: SparkSession) -> None:
         assert row[COLUMN] == (kinds[kind] if row[RULE] else None)
 
 
-def test_page_names_every_rule_of_the_decoders() -> None:
+def test_decoder_rules_are_all_named_by_the_page() -> None:
     rules = set(re.findall(r"^\| `([a-z0-9_]+)` \|", PAGE.split("## JSON")[0], re.MULTILINE))
     folders = [Path(str(package.__file__)).parent for package in (decoders, sluice.decoders)]
     source = "".join(file.read_text() for folder in folders for file in folder.glob("*.py"))

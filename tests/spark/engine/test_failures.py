@@ -13,7 +13,7 @@ from sluice_spark.strategies.ignore import can_be_ignored
 pytestmark = pytest.mark.spark
 
 
-def test_stack_overflow_of_a_long_text_is_reported_and_can_be_skipped(spark: SparkSession) -> None:
+def test_transform_that_overflows_the_stack_is_reported_and_can_be_skipped(spark: SparkSession) -> None:
     # of a column: the driver itself would compute a constant
     long = spark.range(1).select(F.repeat(F.lit("a"), F.col("id").cast("int") + 200_000).alias("text"))
     with pytest.raises(Exception, match="StackOverflowError") as raised:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
         ("spark.executor.memoryOverhead", "much", None),  # Spark has no list of these
     ],
 )
-def test_settings_that_spark_would_refuse_are_found(
+def test_spark_settings_that_spark_would_refuse_are_found(
     spark: SparkSession, key: str, value: str, named: str | None
 ) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")

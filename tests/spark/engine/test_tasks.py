@@ -13,7 +13,7 @@ from sluice_spark.engine.logs import logger
 pytestmark = pytest.mark.spark
 
 
-def test_stage_that_takes_long_is_logged(
+def test_spark_stage_that_takes_long_is_logged(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(logger, "propagate", True)

@@ -56,7 +56,7 @@ def application(cluster: SparkCluster, folder: Path) -> Iterator[subprocess.Pope
 
 
 @pytest.mark.long
-def test_executors_of_a_cluster_are_counted_though_they_come_late(cluster: SparkCluster, tmp_path: Path) -> None:
+def test_spark_cluster_has_its_executors_counted_though_they_come_late(cluster: SparkCluster, tmp_path: Path) -> None:
     await_that(lambda: not cluster.executor_pids(), "the executors of earlier tests are gone")
     with application(cluster, tmp_path) as process:
         assert process.stdout.readline() == "executors: 2\n"
@@ -68,7 +68,7 @@ def test_executors_of_a_cluster_are_counted_though_they_come_late(cluster: Spark
 
 
 @pytest.mark.long
-def test_cluster_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
+def test_spark_cluster_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
     with SparkCluster(tmp_path / "cluster", workers=1) as cluster:
         assert cluster.start().worker_pids == cluster.worker_pids, "a second start changes nothing"
         with application(cluster, tmp_path) as process:
@@ -81,7 +81,7 @@ def test_cluster_that_is_stopped_leaves_no_process(tmp_path: Path) -> None:
         _ = cluster.master
 
 
-def test_cluster_shows_the_log_of_a_worker_that_cannot_start(tmp_path: Path) -> None:
+def test_spark_cluster_shows_the_log_of_a_worker_that_cannot_start(tmp_path: Path) -> None:
     cluster = SparkCluster(tmp_path / "cluster", workers=1, memory="0m")
     with pytest.raises(SluiceError, match="worker-0") as caught:
         cluster.start()

@@ -56,7 +56,7 @@ def test_judge_evaluates_each_expectation_on_the_rows_of_its_scope(court: Court)
     assert (old.verdict, old.rows) == ("passed", 2)
 
 
-def test_accepted_fault_is_recognized_by_the_arguments_of_the_suite(court: Court) -> None:
+def test_judge_recognizes_an_accepted_fault_by_the_arguments_of_the_suite(court: Court) -> None:
     """As many values break another bound: that is another fault."""
     suite = [expect(BETWEEN, column="n", max_value=most) for most in (100, 200)]
     before, again = (faults(court.judge(*suite).as_dict()) for _ in range(2))
@@ -254,7 +254,7 @@ def test_judge_refuses_a_file_that_is_no_suite(text: str, tmp_path: Path) -> Non
         Judge(load(tmp_path / "judged.yaml"), Home(str(tmp_path)), "r")
 
 
-def test_project_reads_its_file_of_variables_only_if_it_has_any(tmp_path: Path) -> None:
+def test_judge_reads_the_projects_file_of_variables_only_if_it_has_any(tmp_path: Path) -> None:
     """Great Expectations reads it for each of its own settings."""
     for _ in range(2):
         found = open_project(tmp_path)

@@ -23,7 +23,7 @@ OWN = "spark.sql.adaptive.coalescePartitions.initialPartitionNum"
         (10, "200", "4", "4"),
     ],
 )
-def test_few_shares_sets_never_more_and_restores_the_setting(
+def test_judge_shuffles_in_few_shares_and_restores_the_setting(
     spark: SparkSession, rows: int, most: str, own: str | None, wanted: str | None
 ) -> None:
     session = spark.newSession()

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 SHARED = {"source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}}, "sink": {"delta": {"path": "t"}}}
 
 
-def test_tables_of_two_pipelines_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
+def test_state_tables_of_two_pipelines_do_not_sweep_each_other(spark: SparkSession, tmp_path: Path) -> None:
     home = Home(str(tmp_path))
     ours, theirs = (
         Tables.of(Pipeline.model_validate({**SHARED, "pipeline": name}), home, Epoch(1, Route.DIRECT, None))

@@ -48,7 +48,7 @@ def verdicts(box: Box, *runs: str) -> list[Any]:
 
 @pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=LONG)])
 @pytest.mark.parametrize("name", COLUMNS)
-def test_run_into_a_sink_gives_the_rows_of_a_delta_table_and_is_judged(
+def test_sink_gets_by_a_run_the_rows_of_a_delta_table_and_is_judged(
     request: pytest.FixtureRequest, name: str, engine: str
 ) -> None:
     columns = COLUMNS[name] + (f", {ARROW_LACKS}" if engine == "spark" and name == "postgres" else "")
@@ -77,9 +77,7 @@ def test_run_into_a_sink_gives_the_rows_of_a_delta_table_and_is_judged(
 
 
 @pytest.mark.parametrize("name", ["kafka", "foreach"])
-def test_run_into_a_sink_that_is_not_read_back_is_judged_by_its_staged_rows(
-    request: pytest.FixtureRequest, name: str
-) -> None:
+def test_sink_that_is_not_read_back_is_judged_by_its_staged_rows(request: pytest.FixtureRequest, name: str) -> None:
     box: Any = made(BOXES[name], request)
     keep = box.into(keep="0s") if name == "kafka" else {"foreach": {"python": "collector:Lines", "keep": "0s"}}
     (box.home / "suite.json").write_text(json.dumps({**SUITE, "expectations": SUITE["expectations"][:1]}))
@@ -102,7 +100,7 @@ def test_run_into_a_sink_that_is_not_read_back_is_judged_by_its_staged_rows(
 
 
 @pytest.mark.parametrize("name", ["iceberg", "postgres"])
-def test_run_of_an_aggregate_needs_no_offsets(request: pytest.FixtureRequest, name: str) -> None:
+def test_sink_needs_no_offsets_in_a_run_of_an_aggregate(request: pytest.FixtureRequest, name: str) -> None:
     box: Any = made(BOXES[name], request)
     sql = "SELECT count(*) AS n, sum(id) AS total FROM source"
     box.configure(rows="aggregate", transform={"sql": sql}, kafka={"max_records_per_batch": 100})
@@ -133,7 +131,7 @@ def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: p
     box.assert_exact()
 
 
-def test_a_redrive_or_an_interval_that_was_restored_away_from_postgres_is_noticed(
+def test_postgres_run_notices_a_redrive_or_an_interval_that_was_restored_away(
     request: pytest.FixtureRequest,
 ) -> None:
     box: Any = made(BOXES["postgres"], request)

@@ -152,7 +152,7 @@ def fails(kind: type[SluiceError], cluster: Cluster, words: str, within: float =
 
 
 @pytest.mark.parametrize("way", WAYS, ids=str)
-def test_sasl_listener_opens_with_the_right_password_alone(through: Ask, way: Way) -> None:
+def test_kafka_sasl_listener_opens_with_the_right_password_alone(through: Ask, way: Way) -> None:
     before = threading.active_count()
     for _ in range(2):
         fails(AuthorizationError, through(way, "wrong"), "refused: .*(nvalid|ailed)")
@@ -162,7 +162,7 @@ def test_sasl_listener_opens_with_the_right_password_alone(through: Ask, way: Wa
     assert state.partitions[0].end == 1
 
 
-def test_wrong_certificate_authority_is_a_mistake(through: Ask, tmp_path: Path) -> None:
+def test_kafka_wrong_certificate_authority_is_a_mistake(through: Ask, tmp_path: Path) -> None:
     stranger = str(certificate(tmp_path, "stranger"))
     for authority, words in ((stranger, "certificate"), ("/no/such/ca.pem", "settings")):
         fails(ConfigError, through(SCRAM_TLS, ssl_ca_location=authority), words)
@@ -170,13 +170,13 @@ def test_wrong_certificate_authority_is_a_mistake(through: Ask, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("way", [WAYS[0], SCRAM_TLS], ids=str)
-def test_plaintext_client_of_a_secured_listener_does_not_wait_forever(through: Ask, way: Way) -> None:
+def test_kafka_plaintext_client_of_a_secured_listener_does_not_wait_forever(through: Ask, way: Way) -> None:
     with pytest.raises(SourceUnreachableError):
         through(way, timeout=1, security_protocol="PLAINTEXT").look(["mine"])
 
 
 @pytest.mark.parametrize("way", RUNS_THROUGH, ids=str)
-def test_topic_without_rights_is_named_and_the_others_answer(through: Ask, way: Way) -> None:
+def test_kafka_topic_without_rights_is_named_and_the_others_answer(through: Ask, way: Way) -> None:
     """With a certificate of its own, the user is the certificate's common name."""
     cluster = through(way)
     mine, theirs = cluster.look(["mine", "theirs"])
@@ -193,7 +193,7 @@ def test_topic_without_rights_is_named_and_the_others_answer(through: Ask, way: 
     assert set(cluster.retention(["described", "mine"])) == {"mine"}
 
 
-def test_missing_and_wrong_client_certificates_are_refused_at_once(through: Ask, tmp_path: Path) -> None:
+def test_kafka_client_certificate_that_is_missing_or_wrong_is_refused_at_once(through: Ask, tmp_path: Path) -> None:
     before = threading.active_count()
     stranger = certificate(tmp_path, USER)  # the same name, signed by itself
     fails(AuthorizationError, through(MUTUAL, ssl_certificate_location="", ssl_key_location=""), "certificate")
@@ -207,7 +207,7 @@ def test_missing_and_wrong_client_certificates_are_refused_at_once(through: Ask,
 
 @pytest.mark.spark
 @pytest.mark.parametrize("way", RUNS_THROUGH, ids=str)
-def test_run_reads_through_a_secured_listener(
+def test_kafka_run_reads_through_a_secured_listener(
     way: Way, topics: Topics, broker: Broker, secure: Secure, spark: SparkSession, tmp_path: Path
 ) -> None:
     sandbox = KeptSandbox(tmp_path / "home", broker, topics, str(way), spark=spark)

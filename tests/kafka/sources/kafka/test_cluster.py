@@ -36,7 +36,7 @@ def fill(topics: Topics, name: str, *counts: int) -> None:
     topics.produce(name, [(p, None, b"v") for p, count in enumerate(counts) for _ in range(count)])
 
 
-def test_snapshot_is_exact_for_every_topic_and_partition(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_snapshot_is_exact_for_every_topic_and_partition(broker: Broker, topics: Topics, topic: Make) -> None:
     one, two = sorted([topic(3), topic(1)])
     counts = {name: range(len(topics.ends(name))) for name in (one, two)}
     for name, numbers in counts.items():
@@ -60,7 +60,9 @@ def test_snapshot_is_exact_for_every_topic_and_partition(broker: Broker, topics:
     assert after.topic_id.startswith(of_cluster)
 
 
-def test_open_transaction_holds_the_end_back_for_read_committed(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_open_transaction_holds_the_end_back_for_read_committed(
+    broker: Broker, topics: Topics, topic: Make
+) -> None:
     name = topic(1)
     fill(topics, name, 2)
     asked = cluster(broker.bootstrap)
@@ -80,7 +82,7 @@ def test_open_transaction_holds_the_end_back_for_read_committed(broker: Broker, 
 
 
 @pytest.mark.parametrize("bootstrap", ["no-such-host.invalid:9092", "127.0.0.1:1", "127.0.0.1", "127.0.0.1:port"])
-def test_wrong_address_is_unreachable_and_one_of_several_is_enough(
+def test_kafka_wrong_address_is_unreachable_and_one_of_several_is_enough(
     broker: Broker, topics: Topics, topic: Make, bootstrap: str
 ) -> None:
     with pytest.raises(SourceUnreachableError):
@@ -89,7 +91,7 @@ def test_wrong_address_is_unreachable_and_one_of_several_is_enough(
         assert cluster(f"{bootstrap},{broker.bootstrap}").snapshot([topic(1)])
 
 
-def test_missing_topic_is_a_mistake_and_is_not_created(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_missing_topic_is_a_mistake_and_is_not_created(broker: Broker, topics: Topics, topic: Make) -> None:
     name = topic(1)
     with cluster(broker.bootstrap) as asked:
         mine, never = sorted(asked.look([name, "zz-never-made"]), key=lambda s: s.topic)
@@ -114,7 +116,7 @@ def ours() -> set[threading.Thread]:
     return {t for t in threading.enumerate() if "kafka" in t.name}
 
 
-def test_twenty_questions_are_one_client(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_answers_twenty_questions_by_one_client(broker: Broker, topics: Topics, topic: Make) -> None:
     name, before = topic(1), ours()
     with cluster(broker.bootstrap) as asked:
         asked.look([name])
@@ -131,7 +133,9 @@ def test_twenty_questions_are_one_client(broker: Broker, topics: Topics, topic: 
     await_that(lambda: ours() <= before, "the threads are gone")
 
 
-def test_dead_broker_is_unreachable_leaves_no_thread_and_recovers(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_dead_broker_is_unreachable_leaves_no_thread_and_recovers(
+    broker: Broker, topics: Topics, topic: Make
+) -> None:
     name, before = topic(1), set(threading.enumerate())
     kept = cluster(broker.bootstrap, timeout=3)
     kept.look([name])
@@ -147,7 +151,7 @@ def test_dead_broker_is_unreachable_leaves_no_thread_and_recovers(broker: Broker
     kept.close()
 
 
-def test_silent_listener_leaves_no_thread() -> None:
+def test_kafka_silent_listener_leaves_no_thread() -> None:
     """kafka-python alone would leave a thread for each client that cannot bootstrap."""
     before = set(threading.enumerate())
     with socket.socket() as listener:
@@ -161,7 +165,7 @@ def test_silent_listener_leaves_no_thread() -> None:
         await_that(lambda: set(threading.enumerate()) <= before, "the threads are gone")
 
 
-def test_frozen_broker_is_given_up_in_time_and_recovers(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_frozen_broker_is_given_up_in_time_and_recovers(broker: Broker, topics: Topics, topic: Make) -> None:
     name, before = topic(1), set(threading.enumerate())
     with cluster(broker.bootstrap, timeout=1) as asked:
         asked.look([name])
@@ -192,7 +196,9 @@ def _answers(asked: Cluster, name: str) -> bool:
         return False
 
 
-def test_many_threads_share_one_client_also_when_some_close_it(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_client_is_shared_by_many_threads_also_when_some_close_it(
+    broker: Broker, topics: Topics, topic: Make
+) -> None:
     names, before = [topic(2), topic(3)], ours()
     with cluster(broker.bootstrap) as asked, ThreadPoolExecutor(8, thread_name_prefix="asks") as pool:
         answers = list(pool.map(lambda _: asked.look(names), range(100)))
@@ -202,7 +208,7 @@ def test_many_threads_share_one_client_also_when_some_close_it(broker: Broker, t
         assert all(answer is None or answer == answers[0] for answer in closing)
 
 
-def test_forked_child_has_a_client_of_its_own(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_client_of_a_forked_child_is_its_own(broker: Broker, topics: Topics, topic: Make) -> None:
     name = topic(1)
     with cluster(broker.bootstrap) as asked:
         asked.look([name])
@@ -225,7 +231,7 @@ def test_forked_child_has_a_client_of_its_own(broker: Broker, topics: Topics, to
 
 
 @pytest.mark.long  # two brokers of its own
-def test_partition_without_a_leader_is_unknown_and_others_answer(second_node: SecondNode) -> None:
+def test_kafka_partition_without_a_leader_is_unknown_and_others_answer(second_node: SecondNode) -> None:
     name = f"t-{uuid.uuid4().hex[:12]}"
     second_node.create(name, {0: 1, 1: 2})
     with cluster(second_node.first.bootstrap, timeout=3) as asked:
@@ -261,7 +267,7 @@ def timed(topics: Topics, name: str, *seconds: int, **config: object) -> None:
     topics.produce(name, [(0, b"k", b"v", 1000 * (LONG_AGO + s)) for s in seconds], **config)
 
 
-def test_first_unread_record_offset_at_a_time_and_retention(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_first_unread_record_offset_at_a_time_and_retention(broker: Broker, topics: Topics, topic: Make) -> None:
     name, stamped = topic(2, retention_ms=3_600_000), topic(1, message_timestamp_type="LogAppendTime", retention_ms=-1)
     now = int(time.time()) - LONG_AGO
     timed(topics, name, now - 20, now - 30, now - 10)  # out of the order of time, and all in one batch
@@ -279,7 +285,9 @@ def test_first_unread_record_offset_at_a_time_and_retention(broker: Broker, topi
 
 
 @pytest.mark.parametrize("codec", [None, "gzip"])
-def test_first_unread_record_of_a_large_batch(broker: Broker, topics: Topics, topic: Make, codec: str | None) -> None:
+def test_kafka_first_unread_record_of_a_large_batch(
+    broker: Broker, topics: Topics, topic: Make, codec: str | None
+) -> None:
     name = topic(1)
     records = [(0, None, os.urandom(200_000), 1000 * (LONG_AGO + s)) for s in (1, 2)]
     topics.produce(name, records, compression_type=codec, max_request_size=1_000_000, batch_size=900_000)
@@ -288,7 +296,7 @@ def test_first_unread_record_of_a_large_batch(broker: Broker, topics: Topics, to
     assert found == [FirstUnread(LONG_AGO + s, "CreateTime") for s in (1, 2)]
 
 
-def test_markers_and_aborted_records_are_no_records(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_markers_and_aborted_records_are_no_records(broker: Broker, topics: Topics, topic: Make) -> None:
     name = topic(1)
     topics.produce_transaction(name, [(0, None, b"v", 1000 * LONG_AGO)] * 3, commit=False)
     with cluster(broker.bootstrap) as asked:
@@ -300,7 +308,7 @@ def test_markers_and_aborted_records_are_no_records(broker: Broker, topics: Topi
         assert first(asked, name, 3, 6) == FirstUnread(LONG_AGO + 8, "CreateTime")
 
 
-def test_compacted_offsets_are_a_gap_to_the_next_record(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_compacted_offsets_are_a_gap_to_the_next_record(broker: Broker, topics: Topics, topic: Make) -> None:
     name = topic(
         1, cleanup_policy="compact", segment_ms=100, min_cleanable_dirty_ratio=0.01, min_compaction_lag_ms=0,
         max_compaction_lag_ms=200, delete_retention_ms=0,
@@ -323,7 +331,7 @@ T0 = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_offset_at_a_time_with_times_in_any_order(
+def test_kafka_offset_at_a_time_with_times_in_any_order(
     broker: Broker, topics: Topics, topic: Callable[..., str], seed: int
 ) -> None:
     """In batches of any size, with an index of times that is as dense as it can be, and many equal times."""
@@ -340,7 +348,7 @@ def test_offset_at_a_time_with_times_in_any_order(
         assert there.at_time([(name, 0)], datetime.fromtimestamp(asked / 1000, UTC)) == {(name, 0): wanted}, asked
 
 
-def test_pattern_of_topics_leaves_out_internal_topics(broker: Broker, topics: Topics, topic: Make) -> None:
+def test_kafka_pattern_of_topics_leaves_out_internal_topics(broker: Broker, topics: Topics, topic: Make) -> None:
     name, asked = topic(1), cluster(broker.bootstrap)
     long = f"{name}.{'-_.a1' * 50}"[:249]
     topics.create(long, 1)

@@ -51,7 +51,7 @@ def joined(broker: Broker, group: str, topic: str) -> Iterator[KafkaConsumer]:
         member.close()
 
 
-def test_group_shows_positions_and_their_batch(broker: Broker, topic: Callable[..., str]) -> None:
+def test_kafka_group_shows_positions_and_their_batch(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(2), f"g-{uuid.uuid4().hex[:8]}"
     assert mirror(settings(broker), group, {name: {0: 5, 1: 0}}, "batch 3") == 2
     assert committed(broker, group) == {(name, 0): (5, "batch 3"), (name, 1): (0, "batch 3")}
@@ -59,7 +59,7 @@ def test_group_shows_positions_and_their_batch(broker: Broker, topic: Callable[.
     assert committed(broker, group)[name, 0] == (4, "batch 4")
 
 
-def test_group_with_live_members_is_left_alone(broker: Broker, topic: Callable[..., str]) -> None:
+def test_kafka_group_with_live_members_is_left_alone(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(1), f"g-{uuid.uuid4().hex[:8]}"
     with joined(broker, group, name) as member:
         with pytest.raises(MirrorError, match=f"{name}"):
@@ -95,7 +95,7 @@ def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[
 
 
 @pytest.mark.spark
-def test_run_copies_its_positions_and_kafka_s_own_tool_shows_the_same_lag(
+def test_kafka_group_of_a_run_has_its_positions_and_the_same_lag_by_kafkas_own_tool(
     sandbox: Sandbox, broker: Broker, kafka_jars: list[Path]
 ) -> None:
     group = f"g-{uuid.uuid4().hex[:8]}"

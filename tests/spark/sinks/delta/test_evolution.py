@@ -43,7 +43,7 @@ def found(there: str, ours: str) -> Difference:
         ("a INT", "a INT, s STRUCT<x: INT NOT NULL>", ["s struct<x:int>"]),
     ],
 )
-def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: list[str]) -> None:
+def test_delta_columns_that_only_the_pipeline_has_can_be_added(there: str, ours: str, added: list[str]) -> None:
     differences = found(there, ours)
     assert [column.sql for column in differences.added] == added
     assert differences.fits("add")
@@ -79,14 +79,14 @@ def test_what_only_the_pipeline_has_can_be_added(there: str, ours: str, added: l
         ("a INT", "a INT, t ARRAY<STRUCT<x: VARIANT>>", "t: only in the pipeline", "cast t"),
     ],
 )
-def test_what_might_be_a_rename_or_lose_values_is_told(there: str, ours: str, said: str, way: str) -> None:
+def test_delta_names_a_change_that_might_be_a_rename_or_lose_values(there: str, ours: str, said: str, way: str) -> None:
     differences = found(there, ours)
     assert not differences.fits("add")
     assert said in "; ".join(told(differences))
     assert way in "; ".join(ways_out(differences, "/t", "add"))
 
 
-def test_the_statement_that_would_help_is_named_unless_the_commit_does_it() -> None:
+def test_delta_names_the_statement_that_would_help_unless_the_commit_does_it() -> None:
     differences = found("a INT", "a INT, `b c` DOUBLE, d ARRAY<INT>")
     (way,) = ways_out(differences, "/t", "refuse")
     assert "sink.delta.evolve: add" in way
@@ -94,7 +94,7 @@ def test_the_statement_that_would_help_is_named_unless_the_commit_does_it() -> N
     assert ways_out(differences, "/t", "add") == []
 
 
-def test_what_a_table_says_of_its_columns_stays() -> None:
+def test_delta_keeps_the_metadata_of_columns() -> None:
     there = schema(
         "a INT NOT NULL COMMENT 'one', s STRUCT<x: INT NOT NULL>, l ARRAY<STRUCT<p: INT>>, m MAP<STRING, INT>"
     )
@@ -120,7 +120,9 @@ MAP = "map('k', named_struct({}))"
 
 
 @pytest.mark.parametrize("partition_by", [[], ["day"]], ids=["whole", "partitioned"])
-def test_spark_and_delta_rs_read_old_and_new_rows(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
+def test_delta_old_and_new_rows_are_read_by_spark_and_delta_rs(
+    spark: SparkSession, tmp_path: Path, partition_by: list[str]
+) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app", partition_by, evolve="add")
     day = "DATE'2026-01-01' + CAST(id % 2 AS INT)"
     put(sink, rows(spark, 0, 2, day=day, s=OLD, m=MAP.format("'a', id")), 0)
@@ -147,7 +149,7 @@ def test_spark_and_delta_rs_read_old_and_new_rows(spark: SparkSession, tmp_path:
     assert (judged.where("tax IS NULL").count(), number) == (2, 4)
 
 
-def test_a_column_that_must_not_be_null_and_a_comment_stay(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_keeps_a_column_that_must_not_be_null_and_a_comment(spark: SparkSession, tmp_path: Path) -> None:
     path = str(tmp_path / "t")
     spark.sql(
         f"CREATE TABLE delta.`{path}` (id BIGINT NOT NULL COMMENT 'the key', _topic STRING, _partition INT, "

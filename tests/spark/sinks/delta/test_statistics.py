@@ -85,7 +85,7 @@ def march(first: int, last: int) -> Slice:
         (40, ["_partition"], False),
     ],
 )
-def test_only_files_that_may_hold_what_is_asked_for_are_opened(
+def test_delta_opens_only_files_that_may_hold_the_rows(
     spark: SparkSession, tmp_path: Path, columns: int, by: list[str], before: bool
 ) -> None:
     frames = [rows(spark, n * 10, n * 10 + 10, f"run-{n}", columns, place="'x'") for n in range(3)]
@@ -109,7 +109,7 @@ def test_only_files_that_may_hold_what_is_asked_for_are_opened(
 
 
 @pytest.mark.parametrize("columns", [28, 60])
-def test_a_table_made_earlier_is_brought_up_to_it_once(
+def test_delta_adds_statistics_to_an_earlier_table_once(
     spark: SparkSession, tmp_path: Path, columns: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     frame = rows(spark, 0, 10, "run-0", columns)
@@ -135,7 +135,7 @@ def test_a_table_made_earlier_is_brought_up_to_it_once(
     assert ids(spark.read.format("delta").load(sink.path)) == Counter(range(20))
 
 
-def test_a_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: SparkSession, tmp_path: Path) -> None:
     """Spark refuses a list that names a column without statistics, at each change of the table's metadata."""
     spark.conf.set("spark.databricks.delta.properties.defaults.enableDeletionVectors", "false")
     extra = {
@@ -161,7 +161,7 @@ def test_a_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: Spar
         spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('{LIST}' = '{wanted},list')")
 
 
-def test_the_setting_of_a_user_is_kept_and_added_to(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_keeps_the_statistics_setting_of_a_user_and_adds_to_it(spark: SparkSession, tmp_path: Path) -> None:
     frame = rows(spark, 0, 10, "run-0")
     sink = earlier(tmp_path / "t", frame, **{LIST: "c38,id"})
     put(sink, frame, 0)
@@ -173,7 +173,7 @@ def test_the_setting_of_a_user_is_kept_and_added_to(spark: SparkSession, tmp_pat
     assert DeltaTable(sink.path).version() == table.version()
 
 
-def test_files_whose_log_does_not_name_their_run_are_counted(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_counts_files_whose_log_does_not_name_their_run(spark: SparkSession, tmp_path: Path) -> None:
     frame = rows(spark, 0, 10, "run-0")
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, frame, 0)
@@ -200,7 +200,7 @@ def test_files_whose_log_does_not_name_their_run_are_counted(spark: SparkSession
         assert (found.count(), count) == (10 + 4 * (number + 1), 10 + 4 * (number + 1))
 
 
-def test_rows_that_vectors_deleted_are_not_counted_nor_read(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_neither_counts_nor_reads_rows_that_vectors_deleted(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, rows(spark, 0, 10, "run-0"), 0)
     spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = true)")
@@ -210,7 +210,7 @@ def test_rows_that_vectors_deleted_are_not_counted_nor_read(spark: SparkSession,
     assert (ids(found), count) == (Counter([*range(7), 8, 9]), 9)
 
 
-def test_others_commit_while_the_setting_is_made(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_sets_statistics_while_others_commit(spark: SparkSession, tmp_path: Path) -> None:
     frame = rows(spark, 0, 4, "run-0")
     for round_ in range(4):
         path = tmp_path / f"t{round_}"
@@ -247,7 +247,7 @@ def test_others_commit_while_the_setting_is_made(spark: SparkSession, tmp_path: 
         assert [sink.version() for sink in sinks] == [0] * 4
 
 
-def test_a_table_whose_properties_cannot_be_set_stops_nothing(
+def test_delta_goes_on_with_a_table_whose_properties_cannot_be_set(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     from deltalake.exceptions import DeltaError
@@ -269,7 +269,7 @@ def test_a_table_whose_properties_cannot_be_set_stops_nothing(
     assert list(sink.held(march(5, 7))["t", 0]) == [5, 6]
 
 
-def test_what_a_run_asks_of_a_table_reads_its_log_once(
+def test_delta_reads_the_log_of_a_table_once_for_a_run(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     frame = rows(spark, 0, 10, "run-0")
@@ -296,7 +296,7 @@ def test_what_a_run_asks_of_a_table_reads_its_log_once(
     assert len(opened) == 1
 
 
-def test_sweeping_takes_what_no_commit_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_sweep_takes_files_that_no_commit_names(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
     kept = sink.stage(rows(spark, 0, 4, "r", place="concat('batches/', id % 2, ' %')"), "p ü-e1-000001")
     dead = sink.stage(rows(spark, 0, 4, "r", place="'x'"), "p ü-e1-000001")

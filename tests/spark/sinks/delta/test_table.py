@@ -26,7 +26,7 @@ def put(sink: DeltaSink, frame: DataFrame, version: int) -> bool:
     return sink.commit(sink.stage(frame, f"e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
 
 
-def test_spark_reads_the_same_and_finds_by_statistics(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_rows_are_the_same_for_spark_and_are_found_by_statistics(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app", ["day"])
     frame = rows(
         spark, 0, 10, day="DATE'2013-01-01' + CAST(id % 3 AS INT)", far="timestamp_seconds(id * 1000000000000)"
@@ -45,7 +45,7 @@ def test_spark_reads_the_same_and_finds_by_statistics(spark: SparkSession, tmp_p
     assert names == {tuple(frame.columns)}
 
 
-def test_partitions_with_awkward_names_are_read_back_by_both_readers(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_partitions_with_awkward_names_are_read_back_by_both_readers(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app", ["name"])
     awkward = "element_at(array('a b', '50%', 'x=y/z', 'ä:', NULL, '%20', '#?'), CAST(id AS INT) + 1)"
     put(sink, rows(spark, 0, 7, name=awkward), 0)
@@ -56,7 +56,7 @@ def test_partitions_with_awkward_names_are_read_back_by_both_readers(spark: Spar
     assert Counter(zip(table.column("id").to_pylist(), table.column("name").to_pylist(), strict=True)) == expected
 
 
-def test_versions_outlive_the_checkpoints_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_versions_outlive_the_checkpoints_of_the_log(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app")
     frame = rows(spark, 0, 0)
     put(sink, rows(spark, 0, 3), 0)
@@ -72,7 +72,7 @@ def test_versions_outlive_the_checkpoints_of_the_log(spark: SparkSession, tmp_pa
     assert ids(tmp_path / "t") == Counter(range(5))
 
 
-def test_opening_a_table_reads_few_commits_however_old_it_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_opens_a_table_by_few_commits_however_old_it_is(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app")
     empty = sink.stage(rows(spark, 0, 0), "empty")
     for version in range(65):
@@ -97,7 +97,7 @@ def test_opening_a_table_reads_few_commits_however_old_it_is(spark: SparkSession
         ({"_offset": "1"}, "_offset"),
     ],
 )
-def test_a_table_of_another_shape_is_refused(
+def test_delta_refuses_a_table_of_another_shape(
     spark: SparkSession, tmp_path: Path, extra: dict[str, str], told: str
 ) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app")
@@ -111,7 +111,7 @@ def test_a_table_of_another_shape_is_refused(
         sink.check(rows(spark, 0, 0).drop("_run").schema)
 
 
-def test_a_table_partitioned_otherwise_or_with_constraints_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_refuses_a_table_partitioned_otherwise_or_with_constraints(spark: SparkSession, tmp_path: Path) -> None:
     put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
     with pytest.raises(ConfigError, match="partitioned by"):
         DeltaSink(str(tmp_path / "t"), "app", ["_run"]).check(rows(spark, 0, 0).schema)
@@ -120,7 +120,7 @@ def test_a_table_partitioned_otherwise_or_with_constraints_is_refused(spark: Spa
         DeltaSink(str(tmp_path / "t"), "app").check(rows(spark, 0, 0).schema)
 
 
-def test_a_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, tmp_path: Path) -> None:
     put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
     for file in (tmp_path / "t/_delta_log").glob("*.json"):
         file.write_text("{nonsense")
@@ -131,7 +131,7 @@ def test_a_table_that_cannot_be_read_is_the_sinks_failure(spark: SparkSession, t
 # --- beside others -------------------------------------------------------------------------------------------------
 
 
-def test_a_newest_commit_that_is_empty_is_told_from_one_that_says_nothing_of_its_writer(
+def test_delta_distinguishes_an_empty_newest_commit_from_one_without_a_writer(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "p")
@@ -164,7 +164,7 @@ def by_run(path: Path) -> dict[int, str]:
     return dict(zip(table.column("id").to_pylist(), table.column("_run").to_pylist(), strict=True))
 
 
-def test_an_append_beside_a_replacement_goes_in(
+def test_delta_commits_an_append_beside_a_replacement(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """delta-rs calls it a conflict when files went that an append never read."""
@@ -179,7 +179,7 @@ def test_an_append_beside_a_replacement_goes_in(
     assert ids(tmp_path / "t") == Counter(range(12))
 
 
-def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_replaces_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
     put(sink, rows(spark, 0, 10, place="concat('a b/', id % 2, '=%ü')"), 0)
     new = rows(spark, 3, 7, place="concat('a b/', id % 2, '=%ü')").withColumn("_run", F.lit("new"))
@@ -194,7 +194,7 @@ def test_a_slice_of_a_partitioned_table_with_awkward_names(spark: SparkSession, 
     assert sorted(zip(table["id"].to_pylist(), table["place"].to_pylist(), strict=True)) == [(0, "é %"), (1, "é %")]
 
 
-def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_replaces_no_rows_of_a_table_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
     """A copy of a file's other rows would bring back what was deleted; appending goes on."""
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, rows(spark, 0, 10), 0)
@@ -213,7 +213,7 @@ def test_rows_of_a_table_with_deletion_vectors_are_not_replaced(spark: SparkSess
     DeltaSink(str(tmp_path / "none"), "live").check_replaceable()
 
 
-def test_deletion_vectors_that_come_between_two_attempts_are_seen(
+def test_delta_sees_deletion_vectors_that_come_between_two_attempts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live")
@@ -234,7 +234,7 @@ def test_deletion_vectors_that_come_between_two_attempts_are_seen(
     assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
 
 
-def test_notes_are_found_however_far_back_they_lie(
+def test_delta_finds_notes_however_far_back_they_are(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app")
@@ -247,9 +247,7 @@ def test_notes_are_found_however_far_back_they_lie(
         assert [n["version"] for n in sink.notes(-1)] == list(range(19, -1, -1))
 
 
-def test_files_whose_path_does_not_name_their_partition_are_refused_and_can_be_written_anew(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_delta_refuses_files_whose_path_does_not_name_their_partition(spark: SparkSession, tmp_path: Path) -> None:
     """The files in place of such ones would be of no partition. What the message says to do helps."""
     sink = DeltaSink(str(tmp_path / "t"), "live", ["part"])
     put(sink, rows(spark, 0, 10, part="id % 2"), 0)
@@ -268,7 +266,7 @@ def test_files_whose_path_does_not_name_their_partition_are_refused_and_can_be_w
     DeltaSink(sink.path, "live", ["part"]).check(rows(spark, 0, 1, part="id % 2").schema)  # nothing was taken back
 
 
-def test_a_table_without_partitions_may_have_files_in_any_folder(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_table_without_partitions_may_have_files_in_any_folder(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, rows(spark, 0, 10), 0)
     spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = true)")
@@ -278,9 +276,7 @@ def test_a_table_without_partitions_may_have_files_in_any_folder(spark: SparkSes
     assert by_run(tmp_path / "t") == {n: "new" if 3 <= n < 7 else "r" for n in range(10)}
 
 
-def test_texts_that_are_longer_than_a_column_of_another_table_allows_are_not_committed(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_delta_commits_no_texts_that_are_longer_than_a_column_allows(spark: SparkSession, tmp_path: Path) -> None:
     """Spark sees to the length as it writes; of staged files nobody else does. What the message says to do helps."""
     sink = DeltaSink(str(tmp_path / "t"), "live")
     long = rows(spark, 0, 3).withColumn("name", F.lit("äbcd"))
@@ -297,7 +293,9 @@ def test_texts_that_are_longer_than_a_column_of_another_table_allows_are_not_com
     assert spark.table(f"delta.`{sink.path}`").count() == 6
 
 
-def test_a_column_of_a_fixed_length_is_refused_and_can_be_made_a_string(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_refuses_a_column_of_a_fixed_length_that_can_be_made_a_string(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live")
     kinds = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in rows(spark, 0, 1).schema.fields)
     spark.sql(f"CREATE TABLE delta.`{sink.path}` ({kinds.replace('_topic string', '_topic CHAR(1)')}) USING delta")

@@ -8,7 +8,7 @@ from tests.fixtures.outward import WriterSandbox
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-def test_the_first_rows_of_each_batch_are_printed(into_writer: WriterSandbox) -> None:
+def test_console_prints_the_first_rows_of_each_batch(into_writer: WriterSandbox) -> None:
     sandbox = into_writer
     sandbox.configure(sink={"console": {"rows": 3}})
     sandbox.feed(5)

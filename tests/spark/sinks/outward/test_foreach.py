@@ -11,7 +11,7 @@ from tests.fixtures.runs import good
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 
-def test_each_source_partition_of_a_batch_has_a_writer(into_writer: WriterSandbox) -> None:
+def test_foreach_has_a_writer_for_each_source_partition_of_a_batch(into_writer: WriterSandbox) -> None:
     sandbox = into_writer
     sandbox.feed(4)
     sandbox.run("r")
@@ -26,7 +26,7 @@ def test_each_source_partition_of_a_batch_has_a_writer(into_writer: WriterSandbo
     sandbox.assert_balanced()
 
 
-def test_a_writer_that_fails_is_named_with_the_row_and_closed(into_writer: WriterSandbox) -> None:
+def test_foreach_names_a_writer_that_fails_with_its_row_and_closes_it(into_writer: WriterSandbox) -> None:
     sandbox = into_writer
     sandbox.feed(5)
     said = sandbox.run("r", expect=30, POISON="name 3").message
@@ -40,7 +40,7 @@ def test_a_writer_that_fails_is_named_with_the_row_and_closed(into_writer: Write
     sandbox.assert_balanced()
 
 
-def test_a_writer_that_ends_the_process_is_a_failure_like_others(into_writer: WriterSandbox) -> None:
+def test_foreach_takes_a_writer_that_ends_its_process_for_a_failure(into_writer: WriterSandbox) -> None:
     """Spark would wait for ever for the answer of a batch whose thread is gone."""
     sandbox = into_writer
     sandbox.feed(5)
@@ -52,7 +52,7 @@ def test_a_writer_that_ends_the_process_is_a_failure_like_others(into_writer: Wr
     sandbox.assert_balanced()
 
 
-def test_a_run_is_validated_and_an_interval_is_refused(into_writer: WriterSandbox) -> None:
+def test_foreach_run_is_validated_and_its_interval_is_refused(into_writer: WriterSandbox) -> None:
     sandbox = into_writer
     unique = {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}
     (sandbox.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [unique]}))

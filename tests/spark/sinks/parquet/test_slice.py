@@ -44,7 +44,7 @@ def said(rows: DataFrame, path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MICROS", "TIMESTAMP_MILLIS"])
-def test_rows_that_stay_keep_their_times(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_parquet_slice_keeps_the_times_of_rows_that_stay(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     rows = spark.sql(ROWS)
     path = put(rows, tmp_path, "table", kind)
     before = said(rows, tmp_path / path)[:3]
@@ -59,7 +59,9 @@ def test_rows_that_stay_keep_their_times(spark: SparkSession, tmp_path: Path, ki
 
 
 @pytest.mark.parametrize("kind", ["INT96", "TIMESTAMP_MILLIS"])
-def test_keys_are_the_same_however_a_file_has_its_times(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+def test_parquet_slice_has_the_same_keys_however_a_file_has_its_times(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
     rows = spark.sql(ROWS)
     path = put(rows, tmp_path, "table", kind)
     put(rows.where("_offset = 0"), tmp_path, "batches/p-e1-000001-0badcafe", "TIMESTAMP_MICROS")

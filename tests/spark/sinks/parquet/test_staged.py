@@ -22,7 +22,7 @@ def stage(spark: SparkSession, root: Path, rows: list[tuple[object, ...]], *, by
     return read_back(str(root), "batches/b", offsets=True)
 
 
-def test_partition_values_are_what_was_written_not_how_the_path_says_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_parquet_partition_values_are_those_of_the_rows_not_of_the_path(spark: SparkSession, tmp_path: Path) -> None:
     names = ["a b", "50%", "x=y/z", "ä:", None, "%20"]
     staged = stage(spark, tmp_path, [(n, name, "t", 0, n) for n, name in enumerate(names)], by=("name",))
     assert sorted(map(str, (f.partition_values["name"] for f in staged.files))) == sorted(map(str, names))
@@ -30,13 +30,13 @@ def test_partition_values_are_what_was_written_not_how_the_path_says_it(spark: S
     assert staged.tallies == {("t", 0): Tally(6, 6, 0, 5)}
 
 
-def test_partitioning_by_metadata_columns_counts_the_same(spark: SparkSession, tmp_path: Path) -> None:
+def test_parquet_partitioning_by_metadata_columns_counts_the_same(spark: SparkSession, tmp_path: Path) -> None:
     rows = [(o, "x", t, p, o) for t in ("a", "b-1.c") for p in (0, 1) for o in range(3 + p)]
     staged = stage(spark, tmp_path, rows, by=("_topic", "_partition"))
     assert staged.tallies == {(t, p): Tally(3 + p, 3 + p, 0, 2 + p) for t in ("a", "b-1.c") for p in (0, 1)}
 
 
-def test_statistics_tell_the_truth_about_each_column(spark: SparkSession, tmp_path: Path) -> None:
+def test_parquet_statistics_tell_the_truth_about_each_column(spark: SparkSession, tmp_path: Path) -> None:
     root = tmp_path / "table"
     spark.sql(
         """SELECT id, IF(id > 1, NULL, concat('n', id)) AS name, id > 1 AS flag, repeat('x', 300) AS long,
@@ -67,7 +67,9 @@ def test_statistics_tell_the_truth_about_each_column(spark: SparkSession, tmp_pa
         "DATE'-0005-01-01'",
     ],
 )
-def test_a_date_beyond_what_python_knows_stops_nothing(spark: SparkSession, tmp_path: Path, far: str) -> None:
+def test_parquet_statistics_survive_a_date_beyond_those_of_python(
+    spark: SparkSession, tmp_path: Path, far: str
+) -> None:
     """A producer that sends milliseconds where seconds are read: a record like any other."""
     spark.sql(f"SELECT {far} AS at, 't' AS _topic, 0 AS _partition, 7L AS _offset").write.parquet(str(tmp_path / "b"))
     staged = read_back(str(tmp_path), "b", offsets=True)
