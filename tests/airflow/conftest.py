@@ -319,7 +319,7 @@ def call_back(airflow_db: None) -> Callable[[Any, Path], None]:
 
 
 class FakeTaskInstance:
-    """What operators ask of a task instance."""
+    """A task instance as far as operators use it."""
 
     def __init__(self, try_number: int = 1) -> None:
         self.try_number = try_number

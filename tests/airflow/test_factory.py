@@ -92,7 +92,7 @@ def test_factory_makes_no_new_version_of_a_dag_that_is_parsed_twice(pipeline_fil
 def test_factory_refuses_the_second_file_of_a_pipeline_name(pipeline_file: Any, second: str) -> None:
     first = pipeline_file("first")
     (first.parent / "finance").mkdir()
-    (first.parent / "finance" / "bad.yaml").write_text("nonsense")  # it makes no DAG: whoever uses it gets the error
+    (first.parent / "finance" / "bad.yaml").write_text("nonsense")  # it makes no DAG: its users get the error
     refuse_bad_files(first.parent)
     (first.parent / second).write_text(first.read_text())
     assert set(build_all(first.parent)) == {"first"}

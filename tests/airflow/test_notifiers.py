@@ -60,7 +60,7 @@ with DAG("mapped", schedule=None, default_args={{"retries": 0, "spark_binary": {
 
 @pytest.fixture
 def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str | None]:
-    """What ``alerts_of_runs.page`` wrote since the last call."""
+    """Return the lines of ``alerts_of_runs.page`` since the last call."""
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))  # Spark's side reads the file, too
     monkeypatch.delitem(sys.modules, "alerts_of_runs", raising=False)

@@ -241,7 +241,7 @@ def protobuf_of(row: Row) -> Record:
 
 
 def in_protobuf(row: Row) -> dict[str, Any]:
-    """What is repeated is empty where it was left out."""
+    """Repeated fields are empty where a record leaves them out."""
     empty = {name: kind for name, kind in (("a", []), ("m", {})) if name in row and row[name] is None}
     return {**row, **empty}
 

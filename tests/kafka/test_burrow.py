@@ -84,7 +84,7 @@ def running(command: list[str], log: Path) -> Iterator[None]:
 
 @dataclass
 class Burrow:
-    """What Burrow says of the group."""
+    """Return Burrow's status of the group."""
 
     url: str
 

@@ -24,7 +24,7 @@ ARGUMENTS: dict[type, dict[str, Any]] = {
     ResetOperator: {"run_id": "again", "reason": "new transform"},
     RetractOperator: {"run_id": "back", "what": "live", "reason": "wrong currency"},
 }
-"""What an operator is given unless a test says otherwise."""
+"""Arguments of an operator unless a test has others."""
 
 
 @pytest.fixture

@@ -44,7 +44,7 @@ class Store:
 
 
 class Airflow:
-    """What a watcher is given and asks for: a state store and the DAG's runs."""
+    """Surroundings of a watcher: a state store and the DAG's runs."""
 
     def __init__(self) -> None:
         self.store = Store()

@@ -1,4 +1,4 @@
-"""A sink with the rows of runs, and whoever judges them."""
+"""A sink with the rows of runs, and their judge."""
 
 from __future__ import annotations
 

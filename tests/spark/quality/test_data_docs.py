@@ -34,7 +34,7 @@ def test_data_docs_get_the_pages_of_the_run_alone_and_compile_templates_once(
     index = (site / "index.html").read_text()
     assert all(f"{name}/{run}/" in index for name, run in (("judged-slice", "old"), ("judged-slice", "new")))
     (project,) = tmp_path.glob("quality/*/gx/great_expectations.yml")
-    assert "sluice" not in project.read_text(), "whoever opens the project need not have this package"
+    assert "sluice" not in project.read_text(), "readers of the project need not have this package"
 
 
 def test_data_docs_are_built_without_a_folder_for_templates(court: Court, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from sluice_spark.sources.kafka_input import KafkaInput
 MEGABYTE = 1 << 20
 LARGE = b"x" * MEGABYTE
 END = KafkaError(KafkaError._PARTITION_EOF)
-"""What an event says at the end of a partition."""
+"""The event at the end of a partition."""
 
 
 def record(offset: int, *, partition: int = 0, error: KafkaError | None = None) -> Message:

@@ -1,4 +1,4 @@
-"""What the columns of rows and table do not have in common, which of it can be added, and who reads it then."""
+"""Columns that only rows or table have: which can be added, and which readers read them then."""
 
 from __future__ import annotations
 

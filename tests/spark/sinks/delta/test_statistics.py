@@ -181,7 +181,7 @@ def test_delta_counts_files_whose_log_does_not_name_their_run(spark: SparkSessio
     mixed = rows(spark, 20, 30, "x").withColumn("_run", F.when(F.col("id") < 24, "run-1")).coalesce(1)
     for number, stats in enumerate(
         [
-            {"numRecords": 10},  # as written by somebody who knows nothing of runs
+            {"numRecords": 10},  # as writers without runs add it
             {
                 "numRecords": 10,
                 **{key: {"_run": "run-1"} for key in ("minValues", "maxValues")},

@@ -154,7 +154,7 @@ def march(first: int, last: int, *, start: int = 0, end: int = 1 << 40) -> Slice
     return Slice([OffsetRange("t", 0, first, last)], (zero + start) * 1000, (zero + end) * 1000)
 
 
-def anew(sink: DeltaSink, gone: Slice, frame: DataFrame, version: int, **more: Any) -> Any:
+def replaced(sink: DeltaSink, gone: Slice, frame: DataFrame, version: int, **more: Any) -> Any:
     name = f"i1-{version:06d}"
     return sink.replace(gone, sink.stage(frame, name), frame.schema, version, NOTE, name=name, **more)
 
@@ -171,7 +171,7 @@ def test_delta_commits_an_append_beside_a_replacement(
     live = DeltaSink(str(tmp_path / "t"), "live")
     put(live, rows(spark, 0, 10), 0)
     stale = [live.table()]
-    anew(DeltaSink(str(tmp_path / "t"), "interval"), march(0, 10), rows(spark, 0, 10), 0)
+    replaced(DeltaSink(str(tmp_path / "t"), "interval"), march(0, 10), rows(spark, 0, 10), 0)
     real = live.table
     monkeypatch.setattr(live, "table", lambda: stale.pop() if stale else real())
     assert put(live, rows(spark, 10, 12), 1) is True
@@ -183,7 +183,7 @@ def test_delta_replaces_a_slice_of_a_partitioned_table_with_awkward_names(spark:
     sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
     put(sink, rows(spark, 0, 10, place="concat('a b/', id % 2, '=%ü')"), 0)
     new = rows(spark, 3, 7, place="concat('a b/', id % 2, '=%ü')").withColumn("_run", F.lit("new"))
-    assert anew(DeltaSink(sink.path, "interval", ["place"]), march(3, 7), new, 0) == {("t", 0): 4}
+    assert replaced(DeltaSink(sink.path, "interval", ["place"]), march(3, 7), new, 0) == {("t", 0): 4}
     frame = spark.read.format("delta").load(sink.path)
     assert Counter((r.id, r.place) for r in frame.collect()) == Counter((n, f"a b/{n % 2}=%ü") for n in range(10))
     assert Counter(r.id for r in frame.where("_run = 'new'").collect()) == Counter([3, 4, 5, 6])
@@ -229,7 +229,7 @@ def test_delta_sees_deletion_vectors_that_come_between_two_attempts(
 
     monkeypatch.setattr(Slice, "find", find)
     with pytest.raises(ConfigError, match="deletion vectors"):
-        anew(DeltaSink(sink.path, "interval"), march(3, 9), rows(spark, 3, 7), 0)
+        replaced(DeltaSink(sink.path, "interval"), march(3, 9), rows(spark, 3, 7), 0)
     left = Counter([*range(7), 8, 9])
     assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
 
@@ -248,7 +248,7 @@ def test_delta_finds_notes_however_far_back_they_are(
 
 
 def test_delta_refuses_files_whose_path_does_not_name_their_partition(spark: SparkSession, tmp_path: Path) -> None:
-    """The files in place of such ones would be of no partition. What the message says to do helps."""
+    """Files in place of such ones would be of no partition. The remedy of the message helps."""
     sink = DeltaSink(str(tmp_path / "t"), "live", ["part"])
     put(sink, rows(spark, 0, 10, part="id % 2"), 0)
     sink.check_replaceable()
@@ -256,11 +256,11 @@ def test_delta_refuses_files_whose_path_does_not_name_their_partition(spark: Spa
     spark.sql(f"UPDATE delta.`{sink.path}` SET _run = _run WHERE part = 1")
     new = rows(spark, 3, 7, part="id % 2").withColumn("_run", F.lit("new"))
     with pytest.raises(ConfigError, match="whose path does not name their partition") as refused:
-        anew(DeltaSink(sink.path, "interval", ["part"]), march(3, 7), new, 0)
+        replaced(DeltaSink(sink.path, "interval", ["part"]), march(3, 7), new, 0)
     alter, update = re.findall(r"(?:ALTER|UPDATE) .+?(?=, then|; then)", refused.value.next_step)
     spark.sql(alter)
     spark.sql(update)
-    assert anew(DeltaSink(sink.path, "interval", ["part"]), march(3, 7), new, 0) == {("t", 0): 4}
+    assert replaced(DeltaSink(sink.path, "interval", ["part"]), march(3, 7), new, 0) == {("t", 0): 4}
     assert by_run(tmp_path / "t") == {n: "new" if 3 <= n < 7 else "r" for n in range(10)}
     assert spark.read.format("delta").load(sink.path).where("part = 1").count() == 5
     DeltaSink(sink.path, "live", ["part"]).check(rows(spark, 0, 1, part="id % 2").schema)  # nothing was taken back
@@ -272,12 +272,12 @@ def test_delta_table_without_partitions_may_have_files_in_any_folder(spark: Spar
     spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = true)")
     spark.sql(f"UPDATE delta.`{sink.path}` SET _run = _run WHERE id < 5")
     new = rows(spark, 3, 7).withColumn("_run", F.lit("new"))
-    assert anew(DeltaSink(sink.path, "interval"), march(3, 7), new, 0) == {("t", 0): 4}
+    assert replaced(DeltaSink(sink.path, "interval"), march(3, 7), new, 0) == {("t", 0): 4}
     assert by_run(tmp_path / "t") == {n: "new" if 3 <= n < 7 else "r" for n in range(10)}
 
 
 def test_delta_commits_no_texts_that_are_longer_than_a_column_allows(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark sees to the length as it writes; of staged files nobody else does. What the message says to do helps."""
+    """Spark checks the length as it writes; no reader of staged files does. The remedy of the message helps."""
     sink = DeltaSink(str(tmp_path / "t"), "live")
     long = rows(spark, 0, 3).withColumn("name", F.lit("äbcd"))
     kinds = ", ".join(f"{f.name} {f.dataType.simpleString()}" for f in long.schema.fields)
