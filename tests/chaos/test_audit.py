@@ -6,9 +6,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.chaos.commands import deep
+from tests.chaos.commands import deep, delta
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -18,6 +17,7 @@ def rows_of(report: dict[str, Any]) -> tuple[int, int]:
     return report["tables"]["sink"]["rows"], report["tables"]["quarantine"]["rows"]
 
 
+@pytest.mark.long
 def test_deep_audit_proves_runs_through_the_log_and_past_it(sandbox: Sandbox) -> None:
     drops = {"sql": "SELECT * FROM source WHERE id % 5 <> 0"}
     partitioned = {"delta": {"path": "table", "partition_by": ["_topic", "_partition"]}}
@@ -68,5 +68,5 @@ def test_deep_audit_sees_a_table_as_spark_does(sandbox: Sandbox, spark: SparkSes
 
 def vectors(sandbox: Sandbox) -> int:
     """How many rows deletion vectors take away."""
-    table = DeltaTable(str(sandbox.home / "table"))
-    return sum(v.count(False) for batch in table.deletion_vectors() for v in batch["selection_vector"].to_pylist())
+    batches = delta(sandbox).deletion_vectors()
+    return sum(vector.count(False) for batch in batches for vector in batch["selection_vector"].to_pylist())

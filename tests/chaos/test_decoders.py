@@ -12,6 +12,8 @@ from typing import Any
 import fastavro
 import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
+from tests.chaos.cases import LONG, WAYS
+from tests.chaos.commands import ALL_BAD, listed
 from tests.fixtures.registry import StandIn, stand_in
 from tests.fixtures.runs import Sandbox
 
@@ -19,7 +21,6 @@ from sluice.local.topics import Record
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-LONG = pytest.mark.long
 NOON = int(datetime(2026, 3, 1, 12, tzinfo=UTC).timestamp() * 1000)
 DAY = ("2026-03-01", "2026-03-02")
 
@@ -58,6 +59,7 @@ HEADERS: Given = [
         ([("o", b"\xff"), ("o", b"sound")], (None, "sound")),
     ]
 ]
+EVERY_WAY = [*WAYS, ("wal", "spark"), ("ignore_batch", "auto"), ("ignore_range", "spark")]
 CASES: dict[str, tuple[Given, tuple[str, ...]]] = {
     "headers": (HEADERS, ("trace", "origin")),
     "by_header": (BY_HEADER, ("s",)),
@@ -74,7 +76,7 @@ def headers(schema: str = "id BIGINT") -> dict[str, Any]:
 
 
 def configure(sandbox: Sandbox, decode: dict[str, Any], **keys: Any) -> None:
-    sandbox.configure(decode=decode, quality={"max_quarantined": "100%"}, **keys)
+    sandbox.configure(decode=decode, **ALL_BAD, **keys)
 
 
 def feed(sandbox: Sandbox, case: str) -> None:
@@ -84,13 +86,11 @@ def feed(sandbox: Sandbox, case: str) -> None:
 
 
 def rows(sandbox: Sandbox, *columns: str) -> Counter[tuple[Any, ...]]:
-    found = sandbox.rows()
-    return Counter() if found is None else Counter(tuple(r[c] for c in ("id", *columns)) for r in found.to_pylist())
+    return Counter(tuple(row[name] for name in ("id", *columns)) for row in listed(sandbox))
 
 
 def refused(sandbox: Sandbox) -> Counter[str]:
-    found = sandbox.rows("table_quarantine")
-    return Counter() if found is None else Counter(r["_errors"][0]["rule"] for r in found.to_pylist())
+    return Counter(row["_errors"][0]["rule"] for row in listed(sandbox, "table_quarantine"))
 
 
 def check(sandbox: Sandbox, case: str, mended: tuple[int, ...] = ()) -> None:
@@ -113,11 +113,7 @@ def check(sandbox: Sandbox, case: str, mended: tuple[int, ...] = ()) -> None:
 
 @LONG
 @pytest.mark.parametrize("point", ["rows-staged", "sink-committed"])
-@pytest.mark.parametrize(
-    ("recovery", "engine"),
-    [("replay", "auto"), ("replay", "spark"), ("wal", "auto"), ("wal", "spark"), ("hot", "auto"),
-     ("ignore_batch", "auto"), ("ignore_range", "spark")],
-)  # fmt: skip
+@pytest.mark.parametrize(("recovery", "engine"), EVERY_WAY)
 @pytest.mark.parametrize("case", CASES)
 def test_decoder_of_each_record_is_its_own_when_drivers_are_killed(
     sandbox: Sandbox, case: str, recovery: str, engine: str, point: str
@@ -215,30 +211,18 @@ def feed_coded(sandbox: Sandbox, number: int, count: int, form: str = "avro") ->
         sandbox.produce([Record(n % 2, b"k", struct.pack(">bI", 0, number) + value.getvalue(), NOON)])
 
 
-@pytest.mark.parametrize(
-    ("form", "recovery", "engine", "kill_at"),
-    [
-        ("avro", "replay", "auto", None),
-        *(
-            pytest.param(form, recovery, engine, "sink-committed", marks=LONG)
-            for form in ("avro", "protobuf")
-            for recovery, engine in (
-                ("replay", "auto"), ("replay", "spark"), ("wal", "auto"), ("wal", "spark"), ("hot", "auto"),
-                ("ignore_range", "auto"), ("ignore_batch", "spark"),
-            )
-        ),
-    ],
-)  # fmt: skip
+@LONG
+@pytest.mark.parametrize("form", ["avro", "protobuf"])
+@pytest.mark.parametrize(("recovery", "engine"), EVERY_WAY)
 def test_registry_that_is_down_costs_no_record_and_an_unknown_schema_is_refused_and_redriven(
-    sandbox: Sandbox, registry: StandIn, form: str, recovery: str, engine: str, kill_at: str | None
+    sandbox: Sandbox, registry: StandIn, form: str, recovery: str, engine: str
 ) -> None:
     register(registry, 1, form)
     env = access(registry)
     configure(sandbox, {form: {"schema": "id BIGINT NOT NULL"}}, recovery=recovery, engine=engine)
     feed_coded(sandbox, 1, 8, form)
     feed_coded(sandbox, 2, 2, form)
-    if kill_at:
-        sandbox.run("killed", kill_at=kill_at, **env)
+    sandbox.run("killed", kill_at="sink-committed", **env)
     registry.failing = 503
     down = sandbox.run("down", expect=20, **env)
     assert "hush" not in down.stderr
