@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import Counter
 
 import pytest
-from tests.chaos.drivers import asleep, woken
+from tests.chaos.cases import LONG, long
+from tests.chaos.commands import by_run, versions
+from tests.chaos.drivers import PASSING, asleep, gated, opened, woken
 from tests.fixtures.runs import Sandbox
 
 from sluice.faults import POINTS
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
-
-LONG = pytest.mark.long
 
 # A group shares a run id: each kill is the attempt that has to make the one before it good.
 GROUPS = {
@@ -31,17 +31,7 @@ def test_every_point_is_killed_at(all_of_it: bool) -> None:
     assert sorted(set(POINTS) - Sandbox.killed_at) == []
 
 
-def versions(sandbox: Sandbox) -> list[int]:
-    return [table.version() if (table := sandbox.table(path)) else -1 for path in ("table", "table_quarantine")]
-
-
-def runs_of(sandbox: Sandbox, path: str = "table") -> Counter[str]:
-    rows = sandbox.rows(path)
-    assert rows is not None
-    return Counter(rows.column("_run").to_pylist())
-
-
-@pytest.mark.parametrize("group", ["the-commit", *(pytest.param(g, marks=LONG) for g in list(GROUPS)[1:])])
+@pytest.mark.parametrize("group", ["the-commit", *long(*list(GROUPS)[1:])])
 def test_driver_that_is_killed_repeatedly_ends_with_each_record_once_and_then_nothing_to_do(
     shared_sandbox: Sandbox, group: str
 ) -> None:
@@ -56,8 +46,7 @@ def test_driver_that_is_killed_repeatedly_ends_with_each_record_once_and_then_no
     sandbox.run(group)
     sandbox.assert_exact()
     assert sandbox.orphans() == sandbox.orphans("table_quarantine") == set()
-    row = sandbox.ledger.run(sandbox.name, group)
-    assert row is not None
+    row = sandbox.ledger.known_run(sandbox.name, group)
     assert (row.state, row.attempts) == ("done", len(GROUPS[group]) + 1)
 
     before, events = versions(sandbox), len(sandbox.ledger.events(sandbox.name, limit=10_000))
@@ -74,15 +63,15 @@ def test_driver_that_is_killed_repeatedly_ends_with_each_record_once_and_then_no
 def test_another_run_takes_over_and_each_run_keeps_its_rows(sandbox: Sandbox, point: str) -> None:
     sandbox.feed(14, bad_every=4)
     sandbox.run("a", kill_at=point)
-    held = runs_of(sandbox)
+    held = by_run(sandbox)
     assert set(held) == {"a"}
     in_sink = point.startswith("sink")
     assert (sandbox.account("a")["written"] < held["a"]) == in_sink, "what is in the sink and not yet in the ledger"
     sandbox.run("b")
     sandbox.assert_exact()
     for part, path in (("written", "table"), ("quarantined", "table_quarantine")):
-        assert runs_of(sandbox, path) == +Counter({run: sandbox.account(run)[part] for run in ("a", "b")})
-    assert runs_of(sandbox)["a"] == held["a"]
+        assert by_run(sandbox, path) == +Counter({run: sandbox.account(run)[part] for run in ("a", "b")})
+    assert by_run(sandbox)["a"] == held["a"]
     assert {r.run: r.state for r in sandbox.ledger.runs(sandbox.name)} == {"a": "abandoned", "b": "done"}
     entered = [e["payload"] for e in sandbox.ledger.events(sandbox.name, "a") if "reconciled_by" in e["payload"]]
     assert [payload["reconciled_by"] for payload in entered] == ["b"] * in_sink
@@ -131,23 +120,21 @@ def test_decode_that_changes_between_two_attempts_cannot_split_a_batch_two_ways(
 
 @LONG
 def test_second_driver_is_turned_away_while_the_first_one_works(sandbox: Sandbox) -> None:
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(6)
-    first = sandbox.start("first", gate_at="rows-staged")
-    first.await_gate()
+    first = gated(sandbox, "rows-staged", "first")
     for run in ("second", "first"):  # the same run id is no way in either
         assert "run 'first'" in sandbox.run(run, expect=40).message
     assert sandbox.ledger.run(sandbox.name, "second") is None
-    first.open_gate()
-    assert first.wait().code == 0
+    opened(first)
     sandbox.assert_exact()
-    assert runs_of(sandbox) == Counter(first=6)
+    assert by_run(sandbox) == Counter(first=6)
 
 
 @pytest.mark.parametrize("point", [pytest.param("rows-staged", marks=LONG), "before-sink-commit"])
 def test_frozen_driver_that_wakes_after_it_was_replaced_writes_nothing(sandbox: Sandbox, point: str) -> None:
     """Before its last look at the lease it is fenced; behind it, its heir's commit of the same batch stops it."""
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(12, bad_every=4)
     zombie = asleep(sandbox, f"{point}:2")  # its first batch is committed
     sandbox.run("heir")
@@ -156,26 +143,24 @@ def test_frozen_driver_that_wakes_after_it_was_replaced_writes_nothing(sandbox: 
     woken(zombie)
     assert versions(sandbox) == before
     assert sandbox.ledger.events(sandbox.name, limit=10_000) == events
-    assert set(runs_of(sandbox)) == {"zombie", "heir"}
+    assert set(by_run(sandbox)) == {"zombie", "heir"}
     sandbox.assert_exact()
 
 
 @LONG
 def test_first_of_two_drivers_at_the_same_commit_gets_in_and_the_rows_are_its_own(sandbox: Sandbox) -> None:
     """The zombie wakes between its heir's last look at the lease and its heir's commit."""
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(6)
     zombie = asleep(sandbox, "before-sink-commit")
-    heir = sandbox.start("heir", gate_at="before-sink-commit")
-    heir.await_gate()
+    heir = gated(sandbox, "before-sink-commit", "heir")
     woken(zombie)
-    assert runs_of(sandbox) == Counter(zombie=6), "the commit itself was the zombie's: it came first"
-    heir.open_gate()
-    assert heir.wait().code == 40
-    assert runs_of(sandbox) == Counter(zombie=6)
+    assert by_run(sandbox) == Counter(zombie=6), "the commit itself was the zombie's: it came first"
+    opened(heir, 40)
+    assert by_run(sandbox) == Counter(zombie=6)
 
     sandbox.run("heir")
     sandbox.assert_exact()
-    assert runs_of(sandbox) == Counter(zombie=6)
+    assert by_run(sandbox) == Counter(zombie=6)
     assert sandbox.account("zombie")["written"] == 6
     assert sandbox.account("heir")["planned"] == 0

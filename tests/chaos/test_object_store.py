@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyspark
 import pytest
-from tests.chaos.drivers import asleep, woken
+from tests.chaos.commands import said, suite
+from tests.chaos.drivers import asleep, gated, opened, woken
 from tests.fixtures.objects import Bucket
 from tests.fixtures.runs import Sandbox
 
@@ -19,11 +19,7 @@ from sluice.upkeep import _Leftovers
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 
-def suite_in(sandbox: Sandbox) -> str:
-    file = sandbox.home / "suite.json"
-    expected = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
-    file.write_text(json.dumps({"name": "s", "expectations": [expected]}))
-    return str(file)
+NOT_NULL = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
 
 
 @pytest.mark.long
@@ -49,12 +45,10 @@ def test_object_store_lets_one_of_two_drivers_at_the_same_commit_in(sandbox: San
     sandbox.configure(transform={"arrow": "gate:table"}, sink={"delta": {"path": f"{bucket.url}/table"}})
     sandbox.feed(6)
     zombie = asleep(sandbox, "before-sink-commit")
-    heir = sandbox.start("heir", gate_at="before-sink-commit")
-    heir.await_gate()
+    heir = gated(sandbox, "before-sink-commit", "heir")
 
     woken(zombie)
-    heir.open_gate()
-    assert heir.wait().code == 40
+    opened(heir, 40)
     assert Counter(bucket.rows("table").column("_run").to_pylist()) == Counter(zombie=6)
 
     sandbox.run("heir")
@@ -65,7 +59,7 @@ def test_object_store_lets_one_of_two_drivers_at_the_same_commit_in(sandbox: San
 
 def test_object_store_names_the_package_that_spark_needs(sandbox: Sandbox, bucket: Bucket) -> None:
     needed = "spark.jars.packages: org.apache.hadoop:hadoop-aws:VERSION"
-    sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}}, quality={"suite": suite_in(sandbox)})
+    sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}}, quality=suite(sandbox, NOT_NULL))
     sandbox.feed(6)
     assert needed in sandbox.run("good", validate=True).message
     sandbox.feed(6, bad_every=4)
@@ -81,7 +75,7 @@ def test_object_store_interval_is_replaced_and_vacuumed(sandbox: Sandbox, bucket
     assert bucket.offsets("table") == sandbox.on_broker()
     assert set(bucket.rows("table").column("_run").to_pylist()) == {"again"}
 
-    assert sandbox.cli("vacuum", str(sandbox.file)).returncode == 0
+    said(sandbox, "vacuum")
     assert len(bucket.strays("table")) > 1, "they are too young"
     left = _Leftovers.of(f"{bucket.url}/table", [sandbox.name], datetime.now(UTC) + timedelta(hours=1))
     gone = left.remove(Table.open("sink", f"{bucket.url}/table"), dry_run=False)
@@ -103,7 +97,7 @@ def test_object_store_with_hadoops_own_client_is_as_a_folder(sandbox: Sandbox, b
     }
     keys = {
         "sink": {"delta": {"path": f"{bucket.url}/table"}},
-        "quality": {"suite": suite_in(sandbox)},
+        "quality": suite(sandbox, NOT_NULL),
         "spark": {"conf": settings},
     }
     sandbox.configure(**keys)
@@ -119,5 +113,4 @@ def test_object_store_with_hadoops_own_client_is_as_a_folder(sandbox: Sandbox, b
     sandbox.feed(6)
     Sandbox.run(sandbox, "more", validate=True)
     assert bucket.offsets("table") + bucket.offsets("table_quarantine") == sandbox.on_broker()
-    audit = sandbox.cli("audit", str(sandbox.file), "--json", "--deep")
-    assert audit.returncode == 0, audit.stderr + audit.stdout
+    said(sandbox, "audit", "--deep")

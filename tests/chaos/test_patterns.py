@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from tests.chaos.cases import LONG
+from tests.chaos.commands import deep, json_of, said
+from tests.chaos.drivers import PASSING, gated, opened
 from tests.fixtures.runs import Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
-
-LONG = pytest.mark.long
-STRATEGIES = ("replay", *(pytest.param(s, marks=LONG) for s in ("wal", "hot", "ignore_range")))
 
 
 def by_pattern(sandbox: Sandbox, **keys: Any) -> None:
@@ -31,8 +31,7 @@ def created(sandbox: Sandbox, suffix: str, records: int, *, partitions: int = 2)
 def audited(sandbox: Sandbox) -> None:
     """Each record once, none left out, and the proof of it by the sink."""
     assert sandbox.sink() == Counter(sandbox.produced)
-    deep = sandbox.cli("audit", "--deep", str(sandbox.file), "--json")
-    assert deep.returncode == 0, deep.stdout + deep.stderr
+    deep(sandbox)
 
 
 def lag(sandbox: Sandbox) -> dict[str, Any]:
@@ -40,7 +39,8 @@ def lag(sandbox: Sandbox) -> dict[str, Any]:
     return dict(row)
 
 
-@pytest.mark.parametrize("recovery", STRATEGIES)
+@LONG
+@pytest.mark.parametrize("recovery", ["replay", "wal", "hot", "ignore_range"])
 def test_pattern_topic_that_appears_is_read_from_its_first_record_beside_kills(sandbox: Sandbox, recovery: str) -> None:
     by_pattern(sandbox, recovery=recovery)
     sandbox.feed(8)
@@ -59,16 +59,11 @@ def test_pattern_topic_that_appears_is_read_from_its_first_record_beside_kills(s
 
 @LONG
 def test_pattern_topic_that_is_created_during_a_run_belongs_to_the_next(sandbox: Sandbox) -> None:
-    by_pattern(sandbox, transform={"python": "gate:passing"})
+    by_pattern(sandbox, **PASSING)
     sandbox.feed(8)
-    driver = sandbox.start("first", gate_at="batch-started")
-    try:
-        driver.await_gate()
-        name = created(sandbox, "b", 4)
-        driver.open_gate()
-        assert driver.wait().code == 0
-    finally:
-        driver.process.kill()
+    driver = gated(sandbox, "batch-started", "first")
+    name = created(sandbox, "b", 4)
+    opened(driver)
     assert name not in {topic for topic, *_ in sandbox.sink()}
     sandbox.run("second")
     audited(sandbox)
@@ -127,8 +122,7 @@ def test_pattern_topic_that_was_deleted_is_left_behind_by_a_reset(sandbox: Sandb
     sandbox.topics.delete(name)
     sandbox.produced = [r for r in sandbox.produced if r not in set(unread)]
     assert "sluice reset" in sandbox.run("refused", expect=21).message
-    reset = sandbox.cli("reset", str(sandbox.file), "--reason", "it was deleted")
-    assert reset.returncode == 0, reset.stderr
+    said(sandbox, "reset", "--reason", "it was deleted")
     assert [str(r.range) for r in sandbox.ledger.lost(sandbox.name)] == [f"{name}-1 [3, 7)"]
     sandbox.feed(3)
     sandbox.run("on")
@@ -151,8 +145,7 @@ def test_pattern_topic_that_is_new_and_trimmed_is_refused_or_lost_by_name(sandbo
 
 
 def test_pattern_that_matches_no_topic_is_an_error(sandbox: Sandbox) -> None:
-    kafka = {"pattern": f"{sandbox.topic}x+"}
-    sandbox.configure(source={"kafka": kafka})
+    sandbox.configure(source={"kafka": {"pattern": f"{sandbox.topic}x+"}})
     assert "source.kafka.pattern" in sandbox.run("first", expect=10).message
     assert lag(sandbox)["error"]
 
@@ -163,14 +156,11 @@ def test_pattern_redrives_offsets_of_a_topic_that_it_no_longer_matches(sandbox: 
     sandbox.feed(2)
     name = created(sandbox, "b", 4, partitions=1)
     sandbox.run("first")
-    retracted = sandbox.cli("retract", str(sandbox.file), "first", "--reason", "wrong")
-    assert retracted.returncode == 0, retracted.stderr
+    said(sandbox, "retract", "first", "--reason", "wrong")
     sandbox.configure(source={"kafka": {"pattern": sandbox.topic}})
-    assert sandbox.cli("reset", str(sandbox.file), "--reason", "narrower").returncode == 0
-    planned = json.loads(sandbox.cli("redrive", str(sandbox.file), "--dry-run", "--json").stdout)
-    assert {row["held by"] for row in planned} == {"kafka"}
-    some = sandbox.cli("redrive", str(sandbox.file), "--range", f"{name}:0:0-3")
-    assert some.returncode == 0, some.stderr
+    said(sandbox, "reset", "--reason", "narrower")
+    assert {row["held by"] for row in json_of(sandbox, "redrive", "--dry-run")} == {"kafka"}
+    said(sandbox, "redrive", "--range", f"{name}:0:0-3")
     sandbox.run("rest", redriven="lost")
     audited(sandbox)
 
@@ -183,17 +173,16 @@ def test_pattern_topic_that_no_longer_matches_is_named_and_left_behind_by_a_rese
     sandbox.run("first")
     sandbox.configure(source={"kafka": {"pattern": sandbox.topic}})
     assert f"{sandbox.topic}.b'" in sandbox.run("second", expect=10).message
-    reset = sandbox.cli("reset", str(sandbox.file), "--reason", "narrower")
-    assert reset.returncode == 0, reset.stderr
+    said(sandbox, "reset", "--reason", "narrower")
     sandbox.feed(2)
     sandbox.run("third")
     # what was read of it is still in the table and in Kafka
     sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
     assert sandbox.account("again")["written"] == 6
-    assert sandbox.cli("retract", str(sandbox.file), "again", "--reason", "wrong").returncode == 10
+    said(sandbox, "retract", "again", "--reason", "wrong", expect=10)
     audited(sandbox)
     by_pattern(sandbox)
     sandbox.run("wider", expect=10)
-    assert sandbox.cli("reset", str(sandbox.file), "--reason", "wider").returncode == 0
+    said(sandbox, "reset", "--reason", "wider")
     sandbox.run("fourth")
     audited(sandbox)
