@@ -65,7 +65,6 @@ lag: {{max_records: 10}}
 
 @pytest.fixture(scope="session")
 def airflow_db() -> None:
-    """Airflow's tables."""
     copy_tables(Path(_HOME) / "airflow.db")
 
 

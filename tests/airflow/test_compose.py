@@ -55,7 +55,6 @@ def entry(folder: Path, secrets: Path, *command: str, **environment: str) -> sub
 
 
 def mounts(name: str) -> dict[str, str]:
-    """Return target and source of each mount of a service."""
     return {volume.split(":")[1]: volume.split(":")[0] for volume in services()[name]["volumes"]}
 
 

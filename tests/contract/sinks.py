@@ -46,7 +46,6 @@ BEGIN = 1_772_323_200_000
 
 
 def rows(first: int, last: int, run: str = "r") -> pa.Table:
-    """Return the rows of a range of offsets."""
     made = [(n, f"näme {n}", "t", 0, n, (BEGIN + 1000 * n) * 1000, run) for n in range(first, last)]
     return pa.Table.from_pylist([dict(zip(COLUMNS.names, row, strict=True)) for row in made], COLUMNS)
 
@@ -83,12 +82,10 @@ class SinkCase(ABC):
 
     @property
     def kind(self) -> Any:
-        """The kind, as the registry has it."""
         return kind_of("sinks", self.key)
 
     @property
     def config(self) -> Any:
-        """The settings, as the pipeline file has them."""
         return self.kind.config.model_validate(self.settings())
 
     def writer(self, epoch: str = "1", pipeline: str = "p", *, check: bool = True) -> Any:
@@ -101,7 +98,6 @@ class SinkCase(ABC):
 
     @property
     def schema(self) -> StructType:
-        """The columns of the rows."""
         return SCHEMA
 
     def stage(self, sink: Any, batch: int, table: pa.Table, name: str = "p-e1") -> Staged:
@@ -153,8 +149,6 @@ def losing(monkeypatch: pytest.MonkeyPatch, owner: Any, name: str, error: Except
 
 
 class Delta(SinkCase):
-    """A Delta table that appends."""
-
     name = key = "delta"
     replaceable = True
 
@@ -188,8 +182,6 @@ class DeltaUpsert(Delta):
 
 
 class Iceberg(SinkCase):
-    """An Iceberg table, in a catalog of SQLite."""
-
     name = key = "iceberg"
     replaceable = True
 
@@ -201,7 +193,6 @@ class Iceberg(SinkCase):
         self.connect()
 
     def connect(self) -> None:
-        """Put the connection into the environment."""
         connection = {"conn_type": "iceberg", "extra": self.properties}
         self.monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
 
@@ -226,8 +217,6 @@ class Iceberg(SinkCase):
 
 
 class Files(SinkCase):
-    """A folder of Parquet files with a manifest."""
-
     name = key = "files"
     replaceable = True
 
@@ -246,8 +235,6 @@ class Files(SinkCase):
 
 
 class Postgres(SinkCase):
-    """A table of PostgreSQL that appends."""
-
     name = key = "postgres"
     replaceable = True
 
@@ -256,7 +243,6 @@ class Postgres(SinkCase):
         self.connect()
 
     def connect(self, **more: Any) -> None:
-        """Put the connection into the environment, with other parts."""
         parts = {"host": self.url.host, "port": self.url.port, "login": self.url.username, "schema": self.url.database}
         self.connection = json.dumps({"conn_type": "postgres", **parts, **more})
         self.monkeypatch.setenv("AIRFLOW_CONN_POSTGRES_DEFAULT", self.connection)
@@ -363,8 +349,6 @@ class Foreach(SinkCase):
 
 
 class Console(Foreach):
-    """The driver's log."""
-
     name = key = "console"
     readable = False
 
@@ -412,7 +396,6 @@ CASES: tuple[type[SinkCase], ...] = (
 
 
 def put(case: SinkCase, sink: Any, batch: int, table: pa.Table, run: str = "r") -> bool:
-    """Check, stage and commit any rows as one batch, as a run does."""
     schema = from_arrow_schema(table.schema)
     sink.check(schema)
     done: bool = sink.commit(case.stage(sink, batch, table), schema, batch, note(run, batch))
@@ -435,7 +418,6 @@ def commit(case: SinkCase, sink: Any, batch: int, first: int, last: int, *, run:
 
 
 def note(run: str, batch: int) -> dict[str, Any]:
-    """Return commit metadata such as a run's."""
     return {"pipeline": "p", "run": run, "batch": batch, "accounts": [["t", 0, batch, {"é": None}]]}
 
 

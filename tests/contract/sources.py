@@ -57,17 +57,14 @@ class SourceCase(ABC):
 
     @property
     def kind(self) -> SourceKind:
-        """The kind, as it is registered."""
         found: SourceKind = kind_of("sources", self.key)
         return found
 
     @property
     def config(self) -> SourceConfig:
-        """The settings of the pipeline."""
         return self.kind.config.model_validate(self.keys())
 
     def opened(self) -> Source:
-        """Open the source as a run of the pipeline does."""
         return self.kind.opened(self.config, Home(str(self.root / "home")), "p")
 
     def moment(self) -> datetime:
@@ -75,7 +72,6 @@ class SourceCase(ABC):
         return T0 + self.added * timedelta(hours=1)
 
     def connect(self, conn_id: str, connection: dict[str, Any]) -> None:
-        """Define a connection."""
         self.monkeypatch.setenv(variable_of(conn_id), json.dumps(connection))
 
     @abstractmethod

@@ -61,7 +61,6 @@ Make = Callable[..., Pipeline]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """Write the pipeline file of an operator."""
 
     def pipeline(keys: dict[str, Any], sql: str = "SELECT * FROM source", schema: str = SCHEMA) -> Pipeline:
         spec = {

@@ -27,13 +27,11 @@ def these(chosen: Callable[[type[SinkCase]], bool] = lambda _: True) -> pytest.M
 
 
 def replaceable(case: type[SinkCase]) -> bool:
-    """Return whether rows can be replaced."""
     return case.replaceable
 
 
 @pytest.fixture
 def sink_case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SinkCase]:
-    """A sink in a place of its own."""
     return BY_NAME[request.param](tmp_path, monkeypatch, request)
 
 

@@ -28,17 +28,14 @@ def these(chosen: Callable[[type[SourceCase]], bool] = lambda _: True) -> pytest
 
 @pytest.fixture
 def case(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> SourceCase:
-    """A source in a place of its own."""
     return BY_NAME[request.param](tmp_path, monkeypatch, request)
 
 
 def spans(source: Source) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return start and end of each partition now."""
     return {(s.topic, p): (state.start, state.end) for s in source.snapshot() for p, state in s.partitions.items()}
 
 
 def positions(source: Source) -> Positions:
-    """Return the ends."""
     return {s.topic: {p: state.end for p, state in s.partitions.items()} for s in source.snapshot()}
 
 

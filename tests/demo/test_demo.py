@@ -71,7 +71,6 @@ class Stack:
 
     @property
     def ledger(self) -> Ledger:
-        """The home's ledger."""
         return Ledger.open(f"sqlite:///{self.home}/ledger.db")
 
 

@@ -45,7 +45,6 @@ class Gated(Stack):
         self.fed = 0
 
     def feed(self, count: int) -> None:
-        """Produce so many records."""
         self.topics.produce("orders", [(n % 2, None, b"an order") for n in range(count)])
         self.fed += count
 
@@ -59,19 +58,15 @@ class Gated(Stack):
             (self.gate / name).unlink(missing_ok=True)
 
     def trigger(self) -> str:
-        """Start a run."""
         return self.airflow.trigger("orders")
 
     def task(self, run: str, name: str = "ingest") -> dict[str, Any]:
-        """Return a task of a run."""
         return dict(self.airflow.call("GET", f"/dags/orders/dagRuns/{run}/taskInstances/{name}"))
 
     def state(self, run: str) -> str:
-        """Return the state of a run."""
         return str(self.airflow.call("GET", f"/dags/orders/dagRuns/{run}")["state"])
 
     def drivers(self) -> list[psutil.Process]:
-        """The Spark drivers of this stack that live."""
         found = []
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []

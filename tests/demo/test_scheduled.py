@@ -105,7 +105,6 @@ class Daily(Stack):
 
     @staticmethod
     def is_over(run: dict[str, Any]) -> bool:
-        """Whether a run has ended, well or not."""
         return run["state"] in ("success", "failed")
 
     def of_backfill(self) -> list[dict[str, Any]]:
@@ -118,7 +117,6 @@ class Daily(Stack):
         return str(made["dag_run_id"])
 
     def ended(self, run: str) -> bool:
-        """Whether a run has ended, well or not."""
         return self.is_over(self.airflow.call("GET", f"/dags/{self.pipeline}/dagRuns/{run}"))
 
     def table(self) -> Counter[tuple[int, int, int]]:
@@ -127,7 +125,6 @@ class Daily(Stack):
         return Counter((r["_partition"], r["_offset"], r["version"]) for r in rows)
 
     def versions(self) -> dict[int, int]:
-        """How many rows of each version of the transform."""
         return dict(Counter(version for _, _, version in self.table().elements()))
 
     def drained(self) -> bool:

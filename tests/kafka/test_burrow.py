@@ -89,7 +89,6 @@ class Burrow:
     url: str
 
     def status(self) -> dict[str, Any]:
-        """Its verdict and the lag of each partition; empty while it does not know the group."""
         try:
             answer = httpx.get(f"{self.url}/v3/kafka/local/consumer/{GROUP}/lag").json()
         except httpx.TransportError:  # not up yet
@@ -97,7 +96,6 @@ class Burrow:
         return {} if answer["error"] else dict(answer["status"])
 
     def lags(self) -> dict[int, tuple[int, int]]:
-        """Committed position and lag of each partition."""
         rows = self.status().get("partitions") or []
         return {row["partition"]: (row["end"]["offset"], row["current_lag"]) for row in rows if row["end"]}
 
@@ -176,6 +174,5 @@ def test_burrow_has_the_same_numbers_and_calls_the_time_between_two_runs_a_stop(
 
 
 def lag(sandbox: KeptSandbox) -> dict[str, Any]:
-    """Return the answer of ``sluice lag``."""
     (said,) = json.loads(sandbox.cli("lag", str(sandbox.file), "--json").stdout)
     return dict(said)

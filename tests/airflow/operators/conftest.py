@@ -29,7 +29,6 @@ ARGUMENTS: dict[type, dict[str, Any]] = {
 
 @pytest.fixture
 def make(pipeline_file: Any, spark: FakeSpark) -> Callable[..., Any]:
-    """Make an operator of ``p``."""
     file = pipeline_file("p")
 
     def operator(kind: type, **more: Any) -> Any:

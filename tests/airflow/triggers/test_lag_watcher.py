@@ -26,8 +26,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
 
 class Store:
-    """An asset's state store."""
-
     def __init__(self) -> None:
         self.values: dict[str, Any] = {}
         self.down = False
