@@ -20,6 +20,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
+from tests.chaos.cases import LONG, long
+from tests.chaos.drivers import PASSING, ended, gated, opened
 from tests.fixtures.inside import MODULES
 from tests.fixtures.postgres import Server, binaries, new_database, server
 from tests.fixtures.runs import KILLED, Sandbox, await_that
@@ -27,8 +29,6 @@ from tests.fixtures.runs import KILLED, Sandbox, await_that
 from sluice.local.kafka import Broker, Topics
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
-
-LONG = pytest.mark.long
 
 
 # --- full disks ------------------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def disk(folder: Path) -> Iterator[Disk]:
 PLACES = {"sink": "table", "checkpoint": "checkpoints", "quarantine": "table_quarantine", "log": "logs", "ledger": "."}
 
 
-@pytest.mark.parametrize("place", ["sink", *(pytest.param(p, marks=LONG) for p in PLACES if p != "sink")])
+@pytest.mark.parametrize("place", ["sink", *long(*(p for p in PLACES if p != "sink"))])
 def test_full_disk_stops_the_run_by_name_and_costs_no_record(sandbox: Sandbox, place: str, tmp_path: Path) -> None:
     sandbox.configure(recovery="wal" if place == "log" else "replay")
     sandbox.feed(6, bad_every=3)
@@ -99,10 +99,10 @@ def test_full_disk_stops_the_run_by_name_and_costs_no_record(sandbox: Sandbox, p
         codes = []
         for leave in (0, 24) if alone else (0, 4, 12, 24):  # KiB: it ends at one step or the other
             small.fill(leave)
-            ended = run("full", expect=None)
-            codes.append(ended.code)
-            assert ended.code == 0 or any(sign in ended.message for sign in ("No space", "full", "os error 28")), ended
-            assert "Traceback" not in ended.stderr
+            end = run("full", expect=None)
+            codes.append(end.code)
+            assert end.code == 0 or any(sign in end.message for sign in ("No space", "full", "os error 28")), end
+            assert "Traceback" not in end.stderr
             small.relieve()  # for those who look, too
             assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
         assert codes[0] != 0, "the disk was not full"
@@ -143,18 +143,14 @@ def test_ledger_database_that_ends_during_a_run_is_caught_up_by_the_next(
     broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path, database: Server, point: str
 ) -> None:
     sandbox = OnPostgres(tmp_path / "home", broker, topics, topic(2, retention_ms=-1), url=new_database(database.url))
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(9, bad_every=4)
-    driver = sandbox.start("r", gate_at=point)
-    driver.await_gate()
+    driver = gated(sandbox, point)
     database.crash()
-    driver.open_gate()
-    ended = driver.wait()
-    assert ended.code == 1, ended.stderr[-4000:]
-    assert "the ledger does not answer" in ended.message
+    assert "the ledger does not answer" in opened(driver, 1).message
     assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
     database.start()
-    assert sandbox.start("r").wait().code == 0
+    ended(sandbox.start("r"))
     sandbox.assert_exact()
 
 
@@ -193,11 +189,9 @@ CODES = {"sink": {30, 41}, "quarantine": {30, 41}, "log": {30, 41}, "ledger": {0
         pytest.param("metadata", "gone", marks=LONG),
         pytest.param("whole-sink", "gone", marks=LONG),
         pytest.param("commits", "half", marks=LONG),
-        pytest.param("commits", "empty", marks=LONG),
-        *(
-            pytest.param(name, damage, marks=LONG)
-            for name in ("offsets", "sink", "quarantine", "log", "ledger")
-            for damage in ("half", "empty")
+        *long(
+            ("commits", "empty"),
+            *((n, damage) for n in ("offsets", "sink", "quarantine", "log", "ledger") for damage in ("half", "empty")),
         ),
     ],
 )
@@ -216,10 +210,10 @@ def test_damaged_file_is_refused_or_does_no_harm_and_restored_the_run_goes_on(
         shutil.copy(file, aside)
         content = file.read_bytes()
         file.write_bytes(content[: len(content) // 2 if damage == "half" else 0])
-    ended = sandbox.run("second", expect=None)
+    end = sandbox.run("second", expect=None)
     again = (name, damage) == ("commits", "empty")  # Spark marks a batch once more that the sink holds
-    assert ended.code in ({0} if again else CODES.get(name, {41})), ended.message
-    assert not ended.code or "next:" in ended.message
+    assert end.code in ({0} if again else CODES.get(name, {41})), end.message
+    assert not end.code or "next:" in end.message
     assert damage != "gone" or not file.exists()
     aside.replace(file)
     seen = sandbox.sink() + sandbox.quarantine()
@@ -265,15 +259,12 @@ def moments(sandbox: Sandbox) -> list[datetime]:
 @LONG
 @pytest.mark.parametrize("strategy", ["replay", "wal"])
 def test_clock_that_is_set_back_during_a_run_costs_nothing(sandbox: Sandbox, clock: Clock, strategy: str) -> None:
-    sandbox.configure(recovery=strategy, engine="spark", transform={"python": "gate:passing"})
+    sandbox.configure(recovery=strategy, engine="spark", **PASSING)
     sandbox.feed(16, bad_every=4)
     clock.ahead(7200)
-    driver = sandbox.start("r", gate_at="batch-started:2", **clock.env)
-    driver.await_gate()
+    driver = gated(sandbox, "batch-started:2", **clock.env)
     clock.ahead(-600)
-    driver.open_gate()
-    end = driver.wait()
-    assert end.code == 0, end.stderr[-4000:]
+    opened(driver)
     assert moments(sandbox) != sorted(moments(sandbox)), "no time went back"
     sandbox.assert_exact()
     sandbox.run("next")
@@ -297,12 +288,11 @@ def test_driver_that_died_in_the_future_is_followed_at_once(sandbox: Sandbox, cl
 # --- signals ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", [pytest.param("batch-started", marks=LONG), "before-sink-commit"])
+@pytest.mark.parametrize("point", [*long("batch-started"), "before-sink-commit"])
 def test_sigterm_as_airflow_sends_it_ends_the_driver_and_the_retry_recovers(sandbox: Sandbox, point: str) -> None:
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(9, bad_every=4)
-    driver = sandbox.start("r", gate_at=point)
-    driver.await_gate()
+    driver = gated(sandbox, point)
     driver.signal(signal.SIGTERM)
     driver.open_gate()
     assert driver.wait().code not in (0, KILLED), "it ends by itself, and says that it did not get to its end"
@@ -312,7 +302,7 @@ def test_sigterm_as_airflow_sends_it_ends_the_driver_and_the_retry_recovers(sand
 
 
 def test_ctrl_c_at_sluice_run_closes_the_run_and_the_next_one_goes_on(sandbox: Sandbox) -> None:
-    sandbox.configure(transform={"python": "gate:passing"})
+    sandbox.configure(**PASSING)
     sandbox.feed(8)
     gate = sandbox.home / "gate"
     gate.mkdir()
@@ -330,8 +320,7 @@ def test_ctrl_c_at_sluice_run_closes_the_run_and_the_next_one_goes_on(sandbox: S
     assert "Traceback" not in err
     assert "SIGINT" in err.strip().splitlines()[-1]
     assert out == ""
-    row = sandbox.ledger.run(sandbox.name, "r")
-    assert row is not None
+    row = sandbox.ledger.known_run(sandbox.name, "r")
     assert (row.state, (row.error or {}).get("what")) == ("abandoned", "interrupted by SIGINT")
     sandbox.run("next")
     sandbox.assert_exact()
