@@ -113,13 +113,43 @@ def test_interval_ends_are_looked_up_in_each_partition() -> None:
     assert (found.beyond, found.whole, found.unknown) == ((), True, ())
 
 
-def test_interval_reads_unknown_offsets_behind_it() -> None:
-    played = Played({("t", 0): Part(EVEN, (0, 10))})
-    found = answer(played, hours(3, 6), {0: 10})
-    assert (spans(found), found.unknown) == ({0: (3, 10)}, (span(6, 10),))
-    found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 8)))
-    assert found.unknown == (span(8, 10),), "of the rest something is known"
-    assert found.read == [span(3, 10)]
+PLAIN, FUTURE = Part(EVEN, (0, 10)), Part([0, 99, *range(1, 9)], (0, 10))
+"""Kafka answers by the largest time so far: behind a record of the future each moment is at this record, or nowhere."""
+DROPPED, LOGGED = Part(EVEN, (5, 10), (0, 8)), Part([0, 99, 1, 2, 3], None, (0, 5))
+SINGLE = [(n, n + 1) for n in range(10)]
+
+
+@pytest.mark.parametrize(
+    ("part", "asked", "known", "expected"),
+    [
+        pytest.param(PLAIN, (3, 6), [], {"read": [(3, 10)], "unknown": [(6, 10)]}, id="no-time-is-known"),
+        pytest.param(PLAIN, (3, 6), [(0, 8)], {"read": [(3, 10)], "unknown": [(8, 10)]}, id="some-times-are-known"),
+        pytest.param(
+            Part([h + 100 for h in EVEN], (0, 10)), (0, 50), [(0, 10)], {"ranges": [(0, 0)]}, id="before-the-first"
+        ),
+        pytest.param(
+            FUTURE, (3, 6), [(0, 1), (1, 2), (2, 4), (4, 7), (7, 10)], {"ranges": [(4, 7)], "read": [(4, 7)]},
+            id="behind-a-record-of-the-future",
+        ),
+        pytest.param(FUTURE, (3, 6), [(0, 4), (4, 7), (7, 10)], {"read": [(1, 7)]}, id="by-coarse-times"),
+        pytest.param(
+            Part([*EVEN, *EVEN, *EVEN], (0, 30)), (4, 6), [(n, n + 2) for n in range(0, 30, 2)],
+            {"ranges": [(4, 26)], "read": [(4, 6), (14, 16), (24, 26)], "passed": [(6, 14), (16, 24)]},
+            id="fed-source-by-source",
+        ),
+        pytest.param(DROPPED, (2, 4), SINGLE, {"ranges": [(2, 4)]}, id="in-the-log"),
+        pytest.param(DROPPED, (3, 7), SINGLE, {"ranges": [(3, 7)]}, id="in-the-log-and-kafka"),
+        pytest.param(DROPPED, (6, 9), SINGLE, {"ranges": [(6, 9)]}, id="in-kafka"),
+        pytest.param(LOGGED, (2, 4), [], {"read": [(1, 5)]}, id="by-times-of-segments"),
+        pytest.param(LOGGED, (100, 200), [], {"read": []}, id="in-no-segment"),
+    ],
+)  # fmt: skip
+def test_interval_is_read_where_its_records_may_be(
+    part: Part, asked: tuple[int, int], known: list[tuple[int, int]], expected: dict[str, list[tuple[int, int]]]
+) -> None:
+    played = Played({("t", 0): part}, down=part.kafka is None)
+    found = answer(played, hours(*asked), {0: len(part.hours)}, times=played.times(0, *known))
+    assert {name: [(r.start, r.end) for r in getattr(found, name)] for name in expected} == expected
 
 
 def test_interval_of_a_quiet_partition_is_empty() -> None:
@@ -137,50 +167,12 @@ def test_interval_ends_at_the_live_position() -> None:
     assert not found.whole
 
 
-def test_interval_before_the_first_or_behind_the_last_record_is_empty() -> None:
-    played = Played({("t", 0): Part([h + 100 for h in EVEN], (0, 10))})
-    assert spans(answer(played, hours(0, 50), {0: 10}, times=played.times(0, (0, 10)))) == {0: (0, 0)}
-    late = answer(played, hours(200, 300), {0: 10})
-    assert (spans(late), late.whole) == ({0: (10, 10)}, False)
-
-
-def test_interval_is_found_behind_a_record_of_the_future() -> None:
-    """Kafka answers by the largest time so far: behind this record each moment is at this record, or nowhere."""
-    played = Played({("t", 0): Part([0, 99, *range(1, 9)], (0, 10))})
-    found = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 1), (1, 2), (2, 4), (4, 7), (7, 10)))
-    assert (spans(found), found.read) == ({0: (4, 7)}, [span(4, 7)])
-    coarse = answer(played, hours(3, 6), {0: 10}, times=played.times(0, (0, 4), (4, 7), (7, 10)))
-    assert coarse.read == [span(1, 7)]
-
-
-def test_interval_of_a_topic_fed_source_by_source_is_read_in_parts() -> None:
-    played = Played({("t", 0): Part([*EVEN, *EVEN, *EVEN], (0, 30))})
-    known = played.times(0, *((n, n + 2) for n in range(0, 30, 2)))
-    found = answer(played, hours(4, 6), {0: 30}, times=known)
-    assert found.read == [span(first, first + 2) for first in (4, 14, 24)]
-    assert spans(found) == {0: (4, 26)}
-    assert found.passed == (span(6, 14), span(16, 24))
-
-
 def test_interval_of_very_many_parts_is_read_as_fewer() -> None:
     hours_of = [5 if n % 3 == 0 else 0 for n in range(300)]
     played = Played({("t", 0): Part(hours_of, (0, 300))})
     found = answer(played, hours(5, 6), {0: 300}, times=played.times(0, *((n, n + 1) for n in range(300))))
     assert len(found.read) <= 16
     assert {n for n, hour in enumerate(hours_of) if hour == 5} <= offsets(found)
-
-
-def test_interval_that_kafka_dropped_is_looked_up_in_the_log() -> None:
-    played = Played({("t", 0): Part(EVEN, (5, 10), (0, 8))})
-    known = played.times(0, *((n, n + 1) for n in range(10)))
-    for found in ((2, 4), (3, 7), (6, 9)):
-        assert spans(answer(played, hours(*found), {0: 10}, times=known)) == {0: found}
-
-
-def test_interval_is_found_by_the_times_of_segments() -> None:
-    played = Played({("t", 0): Part([0, 99, 1, 2, 3], None, (0, 5))}, down=True)
-    assert answer(played, hours(2, 4), {0: 5}).read == [span(1, 5)]
-    assert answer(played, hours(100, 200), {0: 5}).read == []
 
 
 def test_interval_leaves_out_offsets_in_neither_kafka_nor_the_log() -> None:
@@ -235,8 +227,7 @@ def test_interval_reads_each_of_its_records_in_any_order_of_times(seed: int) -> 
         for _ in range(draw.randint(0, 6)):
             start = draw.randint(0, len(part.hours))
             known += played.times(n, (start, draw.randint(start, len(part.hours))))
-    available = played.available()
-    gaps = available.gaps(span(0, end, n) for n, end in reached.items())
+    gaps = played.available().gaps(span(0, end, n) for n, end in reached.items())
     wanted = {
         (n, o)
         for (_, n), part in parts.items()
@@ -250,8 +241,7 @@ def test_interval_reads_each_of_its_records_in_any_order_of_times(seed: int) -> 
         assert wanted - gone <= read
         assert not read & gone
         assert all(o < reached[n] for n, o in read)
-        if look:
-            assert found.unknown == ()
+        assert not (look and found.unknown)
         known += [
             t for r in found.unknown for o in range(r.start, r.end) for t in played.times(r.partition, (o, o + 1))
         ]

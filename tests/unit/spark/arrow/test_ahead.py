@@ -1,4 +1,4 @@
-"""Batches that are read before they are planned: which are taken, which are dropped, and when nothing waits."""
+"""Batches that are read before they are planned: some are taken, some dropped, and nothing waits for them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice_spark.arrow.ahead import Ahead, Foreseen
 
 
 class Reading:
-    """Reads batches ahead; what it read, what was dropped, and when it may go on."""
+    """Reads batches ahead, and records its jobs and the results that were dropped."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.jobs: list[list[str]] = []
@@ -56,7 +56,7 @@ def spans(n: int, size: int = 100_000) -> tuple[OffsetRange, ...]:
     ("last", "sizes"),
     [(1, [1]), (5, [2, 2, 1]), (30, [2, 4, 8, 8, 4, 2, 2]), (90, [2, 4, 8, 16, 20, 20, 10, 5, 2, 2, 1])],
 )
-def test_windows_grow_then_shrink_and_each_batch_is_read_once(last: int, sizes: list[int]) -> None:
+def test_read_ahead_windows_grow_then_shrink_and_have_each_batch_once(last: int, sizes: list[int]) -> None:
     reading = Reading()
     for n in range(last + 1):
         assert reading.take(n) == (f"read {n}" if n else None)
@@ -68,7 +68,7 @@ def test_windows_grow_then_shrink_and_each_batch_is_read_once(last: int, sizes: 
     reading.session.interruptTag.assert_not_called()
 
 
-def test_at_most_two_windows_are_held_and_the_second_is_not_waited_for() -> None:
+def test_read_ahead_holds_at_most_two_windows_and_waits_for_no_second_one() -> None:
     reading = Reading()
     reading.go_on(0, settle=True)
     reading.may_end.clear()
@@ -82,13 +82,13 @@ def test_at_most_two_windows_are_held_and_the_second_is_not_waited_for() -> None
 
 
 @pytest.mark.parametrize(("size", "count"), [(5_000_000, 1), (10, 64), (1, 64)])
-def test_a_large_batch_is_read_alone_and_small_ones_in_portions(size: int, count: int) -> None:
+def test_read_ahead_reads_a_large_batch_alone_and_small_ones_in_portions(size: int, count: int) -> None:
     reading = Reading()
     reading.go_on(0, 500, size, settle=True)
     assert [len(job) for job in reading.jobs] == [count]
 
 
-def test_a_batch_with_other_ranges_than_foreseen_is_dropped_and_a_second_one_ends_reading_ahead() -> None:
+def test_read_ahead_drops_a_batch_with_other_ranges_than_foreseen_and_ends_with_a_second_one() -> None:
     reading = Reading()
     reading.go_on(0)
     assert reading.take(1, of=2) is None
@@ -101,7 +101,7 @@ def test_a_batch_with_other_ranges_than_foreseen_is_dropped_and_a_second_one_end
     assert sorted(reading.dropped) == sorted(f"read {name}" for name in reading.names)
 
 
-def test_batches_that_were_not_taken_are_dropped_when_a_later_one_is_taken() -> None:
+def test_read_ahead_drops_batches_that_were_not_taken_when_a_later_one_is() -> None:
     reading = Reading()
     reading.go_on(0, settle=True)
     reading.go_on(0)
@@ -112,7 +112,7 @@ def test_batches_that_were_not_taken_are_dropped_when_a_later_one_is_taken() -> 
 
 
 @pytest.mark.parametrize("error", [OSError("disk full"), SystemExit(3)])
-def test_a_failure_ends_reading_ahead_and_no_batch(error: BaseException) -> None:
+def test_read_ahead_ends_with_a_failure_that_fails_no_batch(error: BaseException) -> None:
     reading = Reading(error)
     reading.go_on(0)
     assert reading.take(1) is None
@@ -122,7 +122,7 @@ def test_a_failure_ends_reading_ahead_and_no_batch(error: BaseException) -> None
     reading.ahead.close()
 
 
-def test_the_end_of_a_run_interrupts_reading_ahead() -> None:
+def test_read_ahead_is_interrupted_by_the_end_of_a_run() -> None:
     reading = Reading()
     reading.may_end.clear()
     reading.session.interruptTag.side_effect = lambda _: reading.may_end.set()

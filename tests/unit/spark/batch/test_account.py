@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.fixtures.books import split as split_of
 
 from sluice.errors import SluiceError
 from sluice.pipeline import Rows
-from sluice.ranges import Counts, OffsetRange, RangeAccount
+from sluice.ranges import Counts, OffsetRange
 from sluice_spark.batch.account import PromiseError, account_exactly, account_for
 from sluice_spark.batch.deduped import duplicates_in
 from sluice_spark.batch.pace import fitting
@@ -75,18 +76,11 @@ def test_account_refuses_numbers_that_break_the_promise_about_rows(
 
 
 @pytest.mark.parametrize(
-    "written",
-    [
-        {("t", 1): Tally(1, 1, 10, 10)},
-        {("u", 0): Tally(1, 1, 10, 10)},
-        {KEY: Tally(1, 1, 9, 9)},
-        {KEY: Tally(1, 1, 20, 20)},
-        {KEY: Tally(2, 2, 19, 20)},
-    ],
+    ("key", "first", "last"), [(("t", 1), 10, 10), (("u", 0), 10, 10), (KEY, 9, 9), (KEY, 20, 20), (KEY, 19, 20)]
 )
-def test_account_refuses_offsets_that_were_not_planned(written: dict[tuple[str, int], Tally]) -> None:
+def test_account_refuses_offsets_that_were_not_planned(key: tuple[str, int], first: int, last: int) -> None:
     with pytest.raises(PromiseError):
-        account_for(Rows.MANY, [SPAN], {KEY: 10}, {}, written)
+        account_for(Rows.MANY, [SPAN], {KEY: 10}, {}, {key: tally(last - first + 1, first=first, last=last)})
 
 
 def test_account_holds_each_partition_to_its_own_count() -> None:
@@ -97,29 +91,23 @@ def test_account_holds_each_partition_to_its_own_count() -> None:
 
 
 def test_account_counts_passed_over_offsets_as_filtered_whatever_the_promise() -> None:
-    passed = [OffsetRange(SPAN.topic, SPAN.partition, SPAN.start + 2, SPAN.start + 6)]
-    written = {KEY: Tally(5, 5, SPAN.start, SPAN.end - 1)}
-    (account,) = account_for(Rows.ONE, [SPAN], {KEY: 5}, {}, written, passed=passed)
+    passed = [OffsetRange("t", 0, 12, 16)]
+    (account,) = account_for(Rows.ONE, [SPAN], {KEY: 5}, {}, {KEY: tally(5)}, passed=passed)
     assert account.counts == Counts(written=5, filtered=4, absent=1)
     with pytest.raises(PromiseError, match="6 offsets"):
-        account_for(Rows.ONE, [SPAN], {KEY: 7}, {}, written, passed=passed)
+        account_for(Rows.ONE, [SPAN], {KEY: 7}, {}, {KEY: tally(5)}, passed=passed)
 
 
-def exactly(rows: Rows, came: list[int], bad: list[int], written: list[int] | None) -> tuple[int, ...]:
-    at = (
-        {("t", 0): np.array(came)},
-        {("t", 0): np.array(bad)},
-        None if written is None else {("t", 0): np.array(written)},
-    )
-    (account,) = account_exactly(rows, [OffsetRange("t", 0, 10, 20)], *at)
-    counts = account.counts
-    return counts.written, counts.filtered, counts.quarantined, counts.absent
+def exactly(rows: Rows, came: list[int], bad: list[int], written: list[int] | None) -> Counts:
+    at = ({KEY: np.array(came)}, {KEY: np.array(bad)}, None if written is None else {KEY: np.array(written)})
+    (account,) = account_exactly(rows, [SPAN], *at)
+    return account.counts
 
 
 def test_account_of_exact_offsets_sees_errors_that_counts_cannot() -> None:
-    assert exactly(Rows.ONE, [9, 10, 11, 12, 20], [12], [10, 11]) == (2, 0, 1, 7)
-    assert exactly(Rows.FILTER, [10, 11, 12], [], [11]) == (1, 2, 0, 7)
-    assert exactly(Rows.AGGREGATE, [10, 11], [], None) == (2, 0, 0, 8)
+    assert exactly(Rows.ONE, [9, 10, 11, 12, 20], [12], [10, 11]) == Counts(written=2, quarantined=1, absent=7)
+    assert exactly(Rows.FILTER, [10, 11, 12], [], [11]) == Counts(written=1, filtered=2, absent=7)
+    assert exactly(Rows.AGGREGATE, [10, 11], [], None) == Counts(written=2, absent=8)
     with pytest.raises(PromiseError, match="rows: one"):
         exactly(Rows.ONE, [10, 11], [], [10])
     with pytest.raises(PromiseError, match="rows: filter"):
@@ -136,12 +124,11 @@ def test_dedupe_counts_records_that_neither_passed_nor_were_late_as_duplicates()
 
 
 def test_late_records_move_from_written_to_filtered_and_never_below_zero() -> None:
-    spans = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 4)]
-    accounts = [RangeAccount(spans[0], Counts(written=6, filtered=2, absent=2)), RangeAccount(spans[1], Counts(4))]
-    moved = RangeAccount(spans[0], Counts(written=1, filtered=7, absent=2))
-    assert dropped(accounts, {("t", 0): 5}) == [moved, accounts[1]]
+    other = split_of(0, 4, 1)
+    moved = dropped([split_of(0, 10, written=6, filtered=2, absent=2), other], {("t", 0): 5})
+    assert moved == [split_of(0, 10, written=1, filtered=7, absent=2), other]
     with pytest.raises(ValueError, match="balance"):
-        dropped([RangeAccount(OffsetRange("t", 0, 0, 2), Counts(written=1, absent=1))], {("t", 0): 2})
+        dropped([split_of(0, 2, written=1, absent=1)], {("t", 0): 2})
 
 
 @pytest.mark.parametrize(
@@ -155,5 +142,5 @@ def test_late_records_move_from_written_to_filtered_and_never_below_zero() -> No
         ([(100, 3600.0)], 1000),
     ],
 )
-def test_the_size_of_a_batch_follows_the_pace_of_the_largest_before(done: list[tuple[int, float]], size: int) -> None:
+def test_batch_size_follows_the_pace_of_the_largest_before(done: list[tuple[int, float]], size: int) -> None:
     assert fitting(done, 30.0, 5_000_000) == size

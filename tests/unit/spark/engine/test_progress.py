@@ -9,18 +9,14 @@ from unittest import mock
 
 import pytest
 from pyspark.errors import PySparkException
+from tests.fixtures.books import span, split
 from tests.fixtures.golden import Golden
 
-from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice_spark.engine import tasks
 from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.progress import Progress
 from sluice_spark.engine.stopwatch import Stopwatch
 from sluice_spark.engine.tasks import in_words
-
-
-def span(start: int, end: int, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, start, end)
 
 
 @pytest.fixture
@@ -39,16 +35,16 @@ def test_progress_counts_down_to_where_the_log_ended(
     progress = Progress({"t": {0: 2_010, 1: 500}}, given)
     first, second = [span(10, 1_010)], [span(1_010, 2_010), span(0, 500, 1)]
     progress.begin(0, first)
-    progress.end(0, first, [RangeAccount(first[0], Counts(written=790, filtered=8, quarantined=2, absent=200))])
+    progress.end(0, first, [split(10, 1_010, written=790, filtered=8, quarantined=2, absent=200)])
     progress.begin(1, second)
-    progress.end(1, second, [RangeAccount(r, Counts(written=len(r))) for r in second])
+    progress.end(1, second, [split(1_010, 2_010), split(0, 500, 1)])
     progress.end(2, [], [])
     of_tasks = [in_words(*t) for t in ((0, 40, 11.0), (10, 40, 20.0), (1_999, 2_000, 7200.0), (40, 40, 20.0))]
     golden("progress", "\n".join([*said.messages, *of_tasks]))
     assert given == {"t": {0: 10}}, "the caller's positions are the caller's"
 
 
-def test_lines_of_tasks_come_until_the_step_ends_and_no_trouble_ends_it(
+def test_progress_of_tasks_is_logged_until_the_step_ends_and_no_trouble_ends_it(
     said: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "_LOOK", 0.001)
@@ -83,16 +79,15 @@ def test_stopwatch_adds_up_phases_also_when_they_fail(monkeypatch: pytest.Monkey
     watch.seconds["process"] = 1.0
     clock = iter([0.0, 2.5, 10.0, 10.25, 20.0, 21.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    with watch.phase("read"):
-        pass
-    with watch.phase("commit"):
-        pass
+    for name in ("read", "commit"):
+        with watch.phase(name):
+            pass
     with pytest.raises(ValueError, match="broken"), watch.phase("read"):
         raise ValueError("broken")
     assert str(watch) == "process 1.00, read 3.50, commit 0.25"
 
 
-def test_the_log_leaves_out_the_stack_of_each_failed_query(
+def test_log_leaves_out_the_stack_of_each_failed_query(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     context = mock.Mock()

@@ -1,4 +1,4 @@
-"""How a main ends: its exit code, its traceback, its session; and its command line."""
+"""The end of a main: exit code, traceback and session; and its command line."""
 
 from __future__ import annotations
 

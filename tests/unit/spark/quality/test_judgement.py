@@ -30,7 +30,7 @@ def result(*, success: bool, severity: str = "critical", exception: str | None =
         ((result(success=True),), "boom", "error"),
     ],
 )
-def test_the_verdict_follows_from_the_results(
+def test_judgement_has_the_verdict_of_its_results(
     results: tuple[ExpectationResult, ...], error: str | None, verdict: str
 ) -> None:
     judgement = Judgement("s", 1, results, error=error)
@@ -39,8 +39,7 @@ def test_the_verdict_follows_from_the_results(
     assert bool(judgement.reasons) is (verdict != "passed")
 
 
-def test_a_warning_stands_behind_the_causes_of_a_failed_verdict() -> None:
-    """A warning among the reasons of a failed verdict was taken for its cause."""
+def test_judgement_names_warnings_behind_the_causes_of_a_failed_verdict() -> None:
     warns, fails = result(success=False, severity="warning"), result(success=False)
     few = Excess("nothing_written", "warned", "all of it was refused")
     judgement = Judgement("s", 1, (warns, fails), excesses=(few,))
@@ -59,7 +58,6 @@ NONE: dict[str, Any] = {}
 @pytest.mark.parametrize(
     ("keys", "counts", "verdict", "limits"),
     [
-        # what the file says, what became of the offsets, and what that makes of the verdict
         (NONE, Counts(written=98, quarantined=2), "failed", ["max_quarantined"]),
         (NONE, Counts(written=2, quarantined=98), "failed", ["max_quarantined"]),
         (NONE, Counts(quarantined=5), "failed", ["max_quarantined", "nothing_written"]),
@@ -92,6 +90,6 @@ def test_limits_to_refused_and_lost_records(
     assert [why.removesuffix(WARNS) for why in judgement.reasons] == [str(e) for e in found]
 
 
-def test_the_reason_of_an_exceeded_limit_has_the_numbers() -> None:
+def test_limits_that_are_exceeded_name_the_numbers() -> None:
     (excess,) = excesses(Quality(), Counts(written=989_999, quarantined=10_001))
     assert all(figure in str(excess) for figure in ("max_quarantined", "10,001", "1,000,000", "(1 %)", "1% "))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, split
@@ -45,10 +46,8 @@ def test_history_limit_is_exceeded_by_a_figure_that_is_far_off(place: Place, sev
     assert found.verdict == verdict
     assert [(e.limit, e.verdict) for e in found.excesses] == [("max_lost", "warned"), ("history.volume", verdict)]
     assert "850 to 1,150" in "\n".join(found.reasons)
-    assert [(c["figure"], c["ok"]) for c in found.as_dict()["history"]["checks"]] == [
-        ("volume", False),
-        ("nulls", True),
-    ]
+    checks = found.as_dict()["history"]["checks"]
+    assert [(c["figure"], c["ok"]) for c in checks] == [("volume", False), ("nulls", True)]
 
 
 def test_history_is_not_judged_without_its_key_and_too_few_runs_only_warn(place: Place) -> None:
@@ -67,9 +66,6 @@ def test_history_judges_a_batch_by_its_columns_and_the_run_later_by_the_rest(pla
 
 
 def test_history_that_cannot_be_judged_is_an_error_and_no_pass(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any, **__: Any) -> None:
-        raise ValueError("odd")
-
-    monkeypatch.setattr(past, "judge", broken)
+    monkeypatch.setattr(past, "judge", mock.Mock(side_effect=ValueError("odd")))
     found = seen(place)
     assert (found.verdict, found.error) == ("error", "quality.history: ValueError: odd")

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, span, split
+from tests.fixtures.ledgers import attempt
 
 from sluice.errors import QualityError
-from sluice.ledger import Lease
 from sluice.pipeline import load
 from sluice.ranges import RangeAccount
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
@@ -27,24 +24,15 @@ WRITER = mock.Mock(sink=None, schema=None)
 WRITER.give_up = lambda ranges, lost: BatchWriter.give_up(WRITER, ranges, lost)
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    place = Place(tmp_path)
-    place.configure()
-    return place
-
-
-def gate(place: Place, run: str, error: str | None = None, judged: list[Judgement] | None = None) -> Gate:
+def gate(place: Place, run: str, error: str | None = None, judged: list[Judgement] | None = None) -> Any:
     """Return the gate of a run whose judge has this error."""
     judge: Any = SimpleNamespace(name="s", inspect=lambda *_: Judgement("s", 0, error=error))
     return Gate(load(str(place.file)), run, place.ledger, judge, judged or [])
 
 
-@contextmanager
-def planned(place: Place, run: str) -> Iterator[Lease]:
-    with place.ledger.acquire("p", run) as lease:
-        place.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
-        yield lease
+def verdict(own: Any, run: str) -> tuple[str, list[str]]:
+    found = own.summary([run])
+    return found.verdict, [excess.limit for excess in found.excesses]
 
 
 def batch(*accounts: RangeAccount) -> PreparedBatch:
@@ -54,14 +42,10 @@ def batch(*accounts: RangeAccount) -> PreparedBatch:
 def test_gate_sums_up_offsets_that_an_earlier_attempt_of_the_run_lost(place: Place) -> None:
     place.commit("r", split(0, 5))
     own = gate(place, "r", judged=[Judgement("s", 5, wrote=True)])
-    found = own.summary(["r"])
-    assert found is not None
-    assert (found.verdict, found.excesses) == ("passed", ())
+    assert verdict(own, "r") == ("passed", [])
     place.commit("r", split(5, 9, lost=4))
-    found = own.summary(["r"])
-    assert found is not None
-    assert (found.verdict, [e.limit for e in found.excesses]) == ("warned", ["max_lost"])
-    assert "4 offsets" in str(found.excesses[0])
+    assert verdict(own, "r") == ("warned", ["max_lost"])
+    assert "4 offsets" in str(own.summary(["r"]).excesses[0])
 
 
 def test_gate_gives_a_batch_up_also_in_a_run_that_judges_nothing(place: Place) -> None:
@@ -79,12 +63,12 @@ def test_gate_gives_a_batch_up_also_in_a_run_that_judges_nothing(place: Place) -
 def test_gate_applies_a_decision_to_its_records_and_not_to_a_batch_number(place: Place) -> None:
     """A power cut took the plan of a batch away, and Spark planned more under its number."""
     own, spark = gate(place, "r2", "it broke"), mock.MagicMock()
-    with planned(place, "r") as lease:
+    with attempt(place.ledger, "r") as lease:
         for number in (0, 1):
             place.ledger.batch_started(lease, epoch=1, batch=number, ranges=[span(5, 9), span(0, 0, 1)])
     place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
     place.ledger.verdict_accepted("p", "r", verdict="error", reason="fine", batch=(1, 1))
-    with planned(place, "r2") as lease:
+    with attempt(place.ledger, "r2") as lease:
         more = [span(5, 12), span(0, 2, 1)]
         place.ledger.batch_started(lease, epoch=1, batch=0, ranges=more)
         assert own.given_up(WRITER, (1, 0), more) is None
@@ -97,20 +81,18 @@ def test_gate_applies_a_decision_to_its_records_and_not_to_a_batch_number(place:
 def test_gate_does_not_take_a_batch_for_accepted_that_is_given_up_while_it_is_prepared(place: Place) -> None:
     own, spark = gate(place, "r2", "it broke"), mock.MagicMock()
     place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
-    with planned(place, "r2") as lease:
+    with attempt(place.ledger, "r2") as lease:
         with pytest.raises(QualityError, match="it broke"):
             own.admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
         place.ledger.verdict_accepted("p", "r2", verdict="error", reason="fine", batch=(1, 0))
         own.admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
-    found = own.summary(["r2"])
-    assert found is not None
-    assert (found.verdict, [e.limit for e in found.excesses]) == ("warned", ["accepted"])
+    assert verdict(own, "r2") == ("warned", ["accepted"])
 
 
 def test_gate_gives_no_verdict_when_spark_ends(place: Place) -> None:
     """With quality.on_failed: hold, an operator would have to settle a batch that was not judged."""
     spark = mock.MagicMock()
     spark.range.side_effect = ConnectionRefusedError("Connection refused")
-    with planned(place, "r") as lease, pytest.raises(EngineError):
+    with attempt(place.ledger, "r") as lease, pytest.raises(EngineError):
         gate(place, "r", "Connection refused").admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
     assert place.ledger.known_run("p", "r").verdict is None

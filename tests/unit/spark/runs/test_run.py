@@ -1,16 +1,16 @@
-"""Every kind of run: its session, what it refuses before it begins, its verdict, and what it says of its end."""
+"""Every kind of run: its session, its verdict, and the messages of its end."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, span, split
+from tests.fixtures.ledgers import attempt
 
 from sluice.errors import ConfigError, QualityError, SinkError, SluiceError, SourceUnreachableError
 from sluice.ledger import Lease
@@ -25,16 +25,11 @@ from sluice_spark.runs.measured import operators_of
 from sluice_spark.runs.run import Run
 
 
-@pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path)
-
-
 def context(place: Place, run: str = "a", session: Any = None, judge: Any = None) -> RunContext:
     return RunContext(load(str(place.file)), run, place.ledger, place.home, session, Recovery.REPLAY, judge)
 
 
-def test_a_session_that_began_is_waited_for_and_becomes_that_of_the_thread(place: Place) -> None:
+def test_run_waits_for_its_session_which_becomes_that_of_the_thread(place: Place) -> None:
     began, go_on, threads = threading.Event(), threading.Event(), list[int]()
     there = object()
 
@@ -55,7 +50,7 @@ def test_a_session_that_began_is_waited_for_and_becomes_that_of_the_thread(place
     assert threads[0] != threads[1] == threading.get_ident()
 
 
-def test_a_session_that_could_not_begin_raises_its_error_when_it_is_needed(place: Place) -> None:
+def test_run_raises_the_error_of_its_session_when_it_needs_it(place: Place) -> None:
     own = context(place, session=mock.Mock(side_effect=OSError("no JVM")))
     own.begin_session()
     with pytest.raises(OSError, match="no JVM"):
@@ -72,13 +67,15 @@ class Scripted(Run):
         return type(self).script(self, lease)
 
 
-def fails(*_: Any) -> str | None:
-    raise SourceUnreachableError("no broker answers", state="nothing was read", next_step="start it")
+class Unlucky(Scripted):
+    """A live run that never begins."""
+
+    script = mock.Mock(side_effect=SourceUnreachableError("no broker answers", state="unread", next_step="start it"))
 
 
-def test_a_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(place: Place) -> None:
-    class Retraction(Scripted):
-        kind, script = "retract", staticmethod(fails)
+def test_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(place: Place) -> None:
+    class Retraction(Unlucky):
+        kind = "retract"
 
     place.commit("a", split(0, 5))
     with pytest.raises(SourceUnreachableError):  # without a verdict there is nothing to lose
@@ -93,14 +90,10 @@ def test_a_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(plac
 @pytest.mark.parametrize(
     ("run", "verdict", "kept"), [("a", "failed", "failed"), ("dead", "passed", "passed"), ("b", "empty", None)]
 )
-def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(
+def test_run_that_never_began_leaves_the_verdict_of_the_attempt_before(
     place: Place, run: str, verdict: str, kept: str | None
 ) -> None:
     """It may hold the pipeline; and without it, the next run would answer for the rows."""
-
-    class Unlucky(Scripted):
-        script = staticmethod(fails)
-
     place.commit(run, *([split(0, 5)] if run == "a" else []))
     if run == "dead":
         place.execute("UPDATE sluice_run SET state = 'open', seconds = NULL WHERE run = 'dead'")
@@ -117,7 +110,7 @@ def test_an_attempt_that_never_began_leaves_the_verdict_of_the_one_before(
     ("error", "verdicts"),
     [(None, ("passed", "passed", "passed")), ("half is null", ("error", "failed", "failed"))],
 )
-def test_the_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
+def test_run_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
     place: Place, error: str | None, verdicts: tuple[str, ...]
 ) -> None:
     class Gated(Scripted):
@@ -132,11 +125,8 @@ def test_the_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
 
     place.configure(quality={"when": "before_commit"})
     for number, (run, gated) in enumerate((("unjudged", False), ("died", True))):
-        with place.ledger.acquire("p", run) as lease:
-            plan: dict[str, Any] = {"kind": "live", "recovery": "replay", "epoch": 1, "ranges": [], "topic_ids": {}}
-            place.ledger.run_planned(lease, **plan, gated=gated)
+        with attempt(place.ledger, run, gated=gated, state="failed") as lease:
             place.ledger.batch_committed(lease, epoch=1, batch=number, accounts=[split(number * 5, number * 5 + 5)])
-            place.ledger.run_closed(lease, state="failed")
     judge = mock.Mock(settle=mock.Mock(side_effect=settle), inspect=lambda *_: Judgement("s", 5))
     judge.name = "s"
     account = Gated(context(place, "own", judge=judge)).execute()
@@ -149,14 +139,14 @@ def test_the_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
         assert "half is null" in reason
 
 
-# --- what a run says of its end ------------------------------------------------------------------------------------
+# --- its end -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("error", "logged"),
     [(ValueError("no rate for EUR"), True), (QualityError("judged failed", state="nothing", next_step="fix"), False)],
 )
-def test_a_query_that_ends_with_an_unexpected_error_has_its_traceback_in_the_log(
+def test_run_logs_the_traceback_of_a_query_that_ends_with_an_unexpected_error(
     monkeypatch: pytest.MonkeyPatch, error: Exception, logged: bool
 ) -> None:
     logger = mock.Mock()
@@ -171,7 +161,7 @@ def test_a_query_that_ends_with_an_unexpected_error_has_its_traceback_in_the_log
     assert [call.kwargs["exc_info"] for call in logger.error.call_args_list] == [error] * logged
 
 
-def test_a_sink_and_a_source_that_both_fail_are_both_named() -> None:
+def test_run_names_a_sink_and_a_source_that_both_fail() -> None:
     source = SourceUnreachableError("Kafka does not answer", state="nothing was read", next_step="start it")
     for trouble in (source, None):
         sink = SinkError("the sink cannot be read", state="unchanged", next_step="fix it")
@@ -180,7 +170,7 @@ def test_a_sink_and_a_source_that_both_fail_are_both_named() -> None:
         assert trouble is None or trouble.what in str(sink.state)
 
 
-def test_state_of_operators_is_that_of_the_last_batch_and_its_changes_those_of_all() -> None:
+def test_run_state_of_operators_is_that_of_the_last_batch_and_its_changes_those_of_all() -> None:
     def said(*operators: tuple[str, int, int, int]) -> Any:
         found = [
             SimpleNamespace(

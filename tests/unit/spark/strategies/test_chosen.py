@@ -1,4 +1,4 @@
-"""The strategy of each recovery name, and how strategies diagnose a batch that fails."""
+"""The strategy of each recovery name, and the error of a batch that fails under it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from unittest import mock
 
 import pytest
 
-from sluice.errors import OffsetsGoneError, SourceUnreachableError
+from sluice.errors import SourceUnreachableError
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
-from sluice_spark.strategies.base import Replay
 from sluice_spark.strategies.chosen import STRATEGIES
+from sluice_spark.strategies.ignore import Ignoring
 from sluice_spark.transforms.lookups import NO_LOOKUPS
 
 FIRST = OffsetRange("t", 0, 0, 5)
@@ -18,23 +18,16 @@ ODD = RuntimeError("Caused by: java.lang.NullPointerException")
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_each_recovery_name_has_its_strategy_and_only_ignore_admits_missing_offsets(recovery: Recovery) -> None:
+def test_strategy_of_a_recovery_name_lets_the_source_diagnose_a_failure_unless_it_ignores_it(
+    recovery: Recovery,
+) -> None:
     strategy = STRATEGIES[recovery]
-    assert strategy.recovery is recovery
-    gone = OffsetsGoneError("gone", next_step="n", ranges=[FIRST])
+    assert (strategy.recovery, isinstance(strategy, Ignoring)) == (recovery, recovery.ignores)
     if recovery.ignores:
-        strategy.admit(gone)
-    else:
-        with pytest.raises(OffsetsGoneError):
-            strategy.admit(gone)
-
-
-@pytest.mark.parametrize("recovery", [Recovery.REPLAY, Recovery.WAL, Recovery.HOT])
-def test_a_strategy_lets_the_source_diagnose_a_batch_that_fails(recovery: Recovery) -> None:
+        return
     down = SourceUnreachableError("no broker", next_step="start it")
     writer = mock.Mock(lookups=NO_LOOKUPS, prepare=mock.Mock(side_effect=ODD))
     batch = mock.Mock(ranges=(FIRST,), source=mock.Mock(diagnose=mock.Mock(return_value=down)))
-    assert isinstance(STRATEGIES[recovery], Replay)
     with pytest.raises(SourceUnreachableError):
-        STRATEGIES[recovery].prepare(writer, batch)
+        strategy.prepare(writer, batch)
     batch.source.diagnose.assert_called_once_with(ODD, (FIRST,))
