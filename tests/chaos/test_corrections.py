@@ -10,20 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from tests.chaos.commands import (
-    AGAIN,
-    assert_conserved,
-    by_run,
-    days,
-    feed_days,
-    killed,
-    lost,
-    redrive,
-    reset,
-    retract,
-    said,
-    without_run,
-)
+from tests.chaos import commands
+from tests.chaos.commands import AGAIN, assert_conserved, days, killed, lost, redrive, reset, retract
 from tests.fixtures.runs import Offset, Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -78,18 +66,18 @@ class IntervalCorrection(Correction):
     )
 
     def prepare(self) -> None:
-        feed_days(self.sandbox, 1, 7, bad=True)
+        commands.feed_days(self.sandbox, 1, 7, bad=True)
         self.sandbox.run("before")
-        self.rows, self.refused = without_run(self.sandbox), self.sandbox.quarantine()
+        self.rows, self.refused = commands.without_run(self.sandbox), self.sandbox.quarantine()
 
     def options(self, kill_at: str | None) -> dict[str, Any]:
         return {"interval": days(2, 5), "validate": kill_at == "judged"}
 
     def check(self, done: bool) -> None:
-        assert self.rows <= without_run(self.sandbox)
+        assert self.rows <= commands.without_run(self.sandbox)
         assert self.refused <= self.sandbox.quarantine()
         wrote = Counter("before" if run == "before" else "fix" if run.startswith("fix") else run
-                        for run in by_run(self.sandbox).elements())  # fmt: skip
+                        for run in commands.by_run(self.sandbox).elements())  # fmt: skip
         assert (wrote["before"], wrote["fix"]) == ((9, 9) if done else (18, 0))
         (*_, row) = [row for row in self.sandbox.ledger.runs(self.sandbox.name) if row.run == "fix-1"]
         assert not done or self.attempts > 1 or row.state in ("abandoned", "done")
@@ -149,7 +137,7 @@ class DroppedCorrection(Correction):
         if kill_at:
             killed(self.sandbox, kill_at, *self.command)
         else:
-            said(self.sandbox, *self.command, expect=10 if done else 0)
+            commands.said(self.sandbox, *self.command, expect=10 if done else 0)
         if kill_at not in self.early:
             self.dropped = self.bad
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-from tests.fixtures.clusters import HEADER, STANDBY, Mirrored, killed
+from tests.chaos.cases import long
+from tests.chaos.commands import json_of, killed, listed, redrive, said
+from tests.fixtures.clusters import HEADER, STANDBY, Mirrored
 from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import good
 
@@ -46,11 +46,10 @@ def test_failover_over_and_back_with_each_record_once(mirrored: Mirrored) -> Non
     assert mirrored.ledger.account(mirrored.name, "on the second")["copies"] == 8
     assert mirrored.open() == [f"{topic}-0 [5, 6)", f"{topic}-1 [5, 6)"], "the mirror brought the others"
     mirrored.proved(missing=(10, 11))
-    (lag,) = json.loads(mirrored.cli("lag", str(mirrored.file), "--json").stdout)
+    (lag,) = json_of(mirrored, "lag")
     assert (lag["verdict"], lag["lag"]) == ("OK", 0)
 
-    redriven = mirrored.cli("redrive", str(mirrored.file), "--no-validate", "--range", f"{topic}:0:5-6")
-    assert redriven.returncode == 0, redriven.stderr  # from the old cluster
+    redrive(mirrored, "--range", f"{topic}:0:5-6")  # from the old cluster
     mirrored.mirror("", THERE, again=1)  # the same one and another one, each twice
     mirrored.run("caught up")
     assert split(mirrored, "caught up") == (4, 1, 3, 0)
@@ -84,9 +83,8 @@ def test_failover_quarantines_an_origin_header_that_is_wrong_or_missing(mirrored
     mirrored.admin[THERE].produce(mirrored.topic, [(0, None, good(90 + n), None, h) for n, h in enumerate(headers)])
     mirrored.run("second")
     assert split(mirrored, "second") == (7, 0, 2, 5)
-    rows = mirrored.rows("table_quarantine")
-    assert rows is not None
-    assert {(e[0]["rule"], e[0]["column"]) for e in rows.column("_errors").to_pylist()} == {("origin", HEADER)}
+    errors = [row["_errors"][0] for row in listed(mirrored, "table_quarantine")]
+    assert {(error["rule"], error["column"]) for error in errors} == {("origin", HEADER)}
     mirrored.proved()
     mirrored.configure()
     mirrored.run("redriven", redriven="quarantined")
@@ -100,30 +98,19 @@ def test_failover_that_is_killed_is_finished_by_any_run(mirrored: Mirrored, poin
     mirrored.run("first")
     mirrored.make(4)
     mirrored.mirror("", THERE)
-    killed(mirrored, "failover", str(mirrored.file), "--to", STANDBY, at=point)
+    killed(mirrored, point, "failover", "--to", STANDBY)
     mirrored.run("next")
     done = point in ("epoch-closed", "epoch-opened")
     assert mirrored.account("next")["planned"] == (12 if done else 4)
     mirrored.proved()
-    again = mirrored.cli("failover", str(mirrored.file), "--to", STANDBY, "--json")
-    assert again.returncode == 0, again.stderr
+    said(mirrored, "failover", "--to", STANDBY)
     mirrored.make(2, prefix=THERE)
     mirrored.run("last")
     mirrored.proved()
 
 
-@pytest.mark.parametrize(
-    ("point", "recovery"),
-    [
-        ("sink-committed", "replay"),
-        *(
-            pytest.param(point, recovery, marks=pytest.mark.long)
-            for point in ("batch-started", "rows-staged", "before-sink-commit", "sink-committed")
-            for recovery in ("replay", "hot", "ignore_range", "ignore_batch")
-            if (point, recovery) != ("sink-committed", "replay")
-        ),
-    ],
-)
+@pytest.mark.parametrize("point", ["sink-committed", *long("batch-started", "rows-staged", "before-sink-commit")])
+@pytest.mark.parametrize("recovery", ["replay", *long("hot", "ignore_range", "ignore_batch")])
 def test_clusters_run_that_is_killed_on_the_second_cluster_writes_nothing_twice(
     mirrored: Mirrored, point: str, recovery: str
 ) -> None:
@@ -148,8 +135,7 @@ def test_failover_from_a_dead_cluster_writes_what_was_not_seen_of_it_once(mirror
     mirrored.mirror("", THERE)
     mirrored.broker.kill()
     assert mirrored.run("down", expect=20)
-    done = mirrored.cli("failover", str(mirrored.file), "--to", STANDBY)
-    assert done.returncode == 0, done.stderr
+    said(mirrored, "failover", "--to", STANDBY)
     assert not mirrored.open()
     mirrored.run("on the second")
     mirrored.proved()
@@ -175,5 +161,4 @@ def test_failover_refuses_what_cannot_follow(mirrored: Mirrored) -> None:
     mirrored.make(2)
     mirrored.run("second")
     mirrored.proved()
-    retracted = mirrored.cli("retract", str(mirrored.file), "second", "--reason", "wrong")
-    assert retracted.returncode == 10
+    said(mirrored, "retract", "second", "--reason", "wrong", expect=10)

@@ -10,20 +10,8 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.commands import (
-    ALL_BAD,
-    AS_TEXT,
-    at,
-    by_run,
-    days,
-    deep,
-    delta,
-    feed_days,
-    killed,
-    listed,
-    notes,
-    without_run,
-)  # fmt: skip
+from tests.chaos import commands
+from tests.chaos.commands import at, by_run, days, deep, feed_days, listed, notes, without_run
 from tests.chaos.drivers import PASSING, ended, gated, opened
 from tests.fixtures.runs import KeptSandbox, Sandbox, consume, good
 
@@ -193,7 +181,7 @@ def test_interval_is_refused_when_the_time_of_a_row_was_changed(sandbox: Sandbox
     feed_days(sandbox, 1, 6)
     sandbox.run("live")
     moved = {"_timestamp": "_timestamp + interval '3 days'"}
-    delta(sandbox).update(predicate="_partition = 0 AND _offset = 0", updates=moved)
+    commands.delta(sandbox).update(predicate="_partition = 0 AND _offset = 0", updates=moved)
     before = without_run(sandbox)
     assert f"{sandbox.topic}-0 [0, 1)" in sandbox.run("march 4", interval=days(4, 5), expect=41).message
     assert without_run(sandbox) == before
@@ -221,11 +209,11 @@ def test_interval_is_refused_when_its_records_are_gone(sandbox: Sandbox) -> None
     """From the source and from the log; then the topic is recreated."""
     feed_days(sandbox, 1, 11)
     sandbox.run("live")
-    before, version = without_run(sandbox), delta(sandbox).version()
+    before, version = without_run(sandbox), commands.delta(sandbox).version()
     sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
     for interval in (days(1, 2), days(2, 5)):
         sandbox.run(f"gone {interval}", interval=interval, expect=21)
-    assert (without_run(sandbox), delta(sandbox).version()) == (before, version)
+    assert (without_run(sandbox), commands.delta(sandbox).version()) == (before, version)
     sandbox.run("before the first record", interval=("2013-02-01", "2013-03-01"))
     sandbox.run("still there", interval=days(4, 12))
     assert without_run(sandbox) == before
@@ -276,7 +264,7 @@ def fed_with_bad(sandbox: Sandbox) -> Counter[str]:
 @pytest.mark.parametrize("finisher", ["live", "overlapping-interval"])
 def test_interval_of_a_dead_driver_is_finished_by_the_next_run(sandbox: Sandbox, finisher: str) -> None:
     fed_with_bad(sandbox)
-    sandbox.configure(rows="filter", transform={"sql": "SELECT * FROM source WHERE id % 4 <> 3"}, **ALL_BAD)
+    sandbox.configure(rows="filter", transform={"sql": "SELECT * FROM source WHERE id % 4 <> 3"}, **commands.ALL_BAD)
     sandbox.run("march", interval=days(2, 5), kill_at="sink-committed")
     assert sandbox.ledger.replaced(sandbox.name) == []
     sandbox.run("next", interval=None if finisher == "live" else days(4, 6))
@@ -319,8 +307,8 @@ def test_intervals_and_a_live_run_write_at_the_same_time(sandbox: Sandbox) -> No
 @pytest.mark.long
 def test_interval_waits_for_a_redrive_that_died_while_it_emptied_the_quarantine(sandbox: Sandbox) -> None:
     fed_with_bad(sandbox)
-    sandbox.configure(**AS_TEXT)
-    killed(sandbox, "sink-committed", "redrive", "--quarantined")
+    sandbox.configure(**commands.AS_TEXT)
+    commands.killed(sandbox, "sink-committed", "redrive", "--quarantined")
     sandbox.run("march", interval=days(2, 5), expect=40)
     sandbox.run("live again")
     sandbox.run("march", interval=days(2, 5))

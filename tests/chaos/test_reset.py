@@ -5,12 +5,12 @@ Its kills are in ``test_corrections.py``, those of pipelines with state in ``tes
 
 from __future__ import annotations
 
-import json
 import shutil
 from typing import Any
 
 import pytest
-from tests.chaos.commands import AGAIN, assert_conserved, deep, killed, lost, redrive, reset, said
+from tests.chaos import commands
+from tests.chaos.commands import AGAIN, ALL_BAD, assert_conserved, deep, killed, lost, redrive, reset, retract
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
@@ -51,23 +51,21 @@ def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -
     sandbox.feed(6, bad_every=3)
     sandbox.run("first")
     part = f"{sandbox.topic}:1:0-1"
-    said(sandbox, "retract", part, "--reason", "wrong")
+    retract(sandbox, part)
     redrive(sandbox)
     sandbox.feed(2)
     for run in ("second", "third"):
         if run == "second":
             shutil.rmtree(sandbox.home / "table")
         else:
-            table = sandbox.table()
-            assert table is not None
-            table.restore(0)
+            commands.delta(sandbox).restore(0)
         assert "--truncate --from earliest" in sandbox.run(run, expect=41).message
         reset(sandbox, expect=41)
         reset(sandbox, *AGAIN)
         deep(sandbox)
         sandbox.run(run)
         assert_conserved(sandbox)
-        said(sandbox, "retract", part, "--reason", "wrong")
+        retract(sandbox, part)
         redrive(sandbox)
         assert_conserved(sandbox)
 
@@ -91,13 +89,13 @@ def test_records_that_the_log_alone_holds_are_redriven_after_a_reset(sandbox: Sa
     assert sandbox.account("second")["planned"] == 6
     assert_conserved(sandbox)
     redrive(sandbox)
-    said(sandbox, "retract", *(f"{sandbox.topic}:{n}:0-7" for n in (0, 1)), "--reason", "x")  # landed in both epochs
+    retract(sandbox, *(f"{sandbox.topic}:{n}:0-7" for n in (0, 1)))  # landed in both epochs
     redrive(sandbox)
     assert not lost(sandbox)
     assert_conserved(sandbox)
     reset(sandbox, *AGAIN, expect=10)
-    listed = json.loads(sandbox.cli("reset", str(sandbox.file), "--reason", "x", *AGAIN, "--dry-run", "--json").stdout)
-    assert sum(end - start for *_, start, end in listed["skipped"]) == 10
+    skipped = commands.json_of(sandbox, "reset", "--reason", "x", *AGAIN, "--dry-run")["skipped"]
+    assert sum(end - start for *_, start, end in skipped) == 10
     reset(sandbox, *AGAIN, "--yes")
     sandbox.run("third")
     assert_conserved(sandbox)
@@ -109,7 +107,7 @@ def test_records_that_the_log_alone_holds_are_redriven_after_a_reset(sandbox: Sa
 @pytest.mark.parametrize("kind", ["files", "postgres", "iceberg"])
 def test_other_sinks_begin_again(kind: str, request: pytest.FixtureRequest) -> None:
     sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")
-    sandbox.configure(quality={"max_quarantined": "100%"})
+    sandbox.configure(**ALL_BAD)
     sandbox.feed(8, bad_every=4)
     sandbox.run("first")
     killed(sandbox, "epoch-closed", "reset", "--reason", "x", *AGAIN)
@@ -129,7 +127,7 @@ def test_other_sinks_begin_again(kind: str, request: pytest.FixtureRequest) -> N
 @pytest.mark.parametrize("recovery", ["replay", "wal", "ignore_range"])
 def test_pipeline_into_a_topic_begins_again_later_and_where_it_stood(into_kafka: Any, recovery: str) -> None:
     sandbox: Sandbox = into_kafka
-    sandbox.configure(recovery=recovery, quality={"max_quarantined": "100%"})
+    sandbox.configure(recovery=recovery, **ALL_BAD)
     sandbox.feed(8, bad_every=4)
     sandbox.run("first")
     sandbox.feed(4)
