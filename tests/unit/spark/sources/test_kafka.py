@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.fixtures.wal import span
 
 from sluice.errors import TopicRecreatedError
 from sluice.ranges import OffsetRange
@@ -16,10 +16,6 @@ from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.state import PartitionState, TopicState
 from sluice_spark.sources import kafka
 from sluice_spark.sources.kafka import KafkaReader
-
-
-def span(start: int, end: int, partition: int = 0, topic: str = "t") -> OffsetRange:
-    return OffsetRange(topic, partition, start, end)
 
 
 class Reading(dict[str, Any]):
@@ -36,31 +32,24 @@ class Reading(dict[str, Any]):
         self[name] = value
         return self
 
-    def load(self) -> list[Reading]:
-        return [self]
-
-
-class Spark:
-    """A session whose frames are the options that they were read with."""
-
-    read = readStream = property(lambda _: Reading())
+    def load(self) -> list[dict[str, Any]]:
+        return [dict(self)]
 
 
 def reader(*states: TopicState, by_pattern: bool = False, **keys: Any) -> KafkaReader:
-    def snapshot(topics: Iterable[str]) -> list[TopicState]:
-        return [state for state in states if state.topic in topics]
-
-    settings = KafkaSettings("broker:9092", {"bootstrap.servers": "broker:9092"})
-    cluster = SimpleNamespace(settings=settings, snapshot=snapshot)
+    """Return a reader whose frames are the options that they were read with."""
     there = {state.topic for state in states}
     config = KafkaSource(topics=["t", "u"], **keys)
-    source = SimpleNamespace(
-        config=config,
-        cluster=cluster,
-        topics=["t", "u"],
-        deleted=lambda topics: sorted(set(topics) - there) if by_pattern else [],
+    cluster = SimpleNamespace(
+        settings=KafkaSettings("broker:9092", {"bootstrap.servers": "broker:9092"}),
+        snapshot=lambda topics: [state for state in states if state.topic in topics],
     )
-    return KafkaReader(cast(Any, Spark()), config, cast(Any, source))
+    source: Any = SimpleNamespace(
+        config=config, cluster=cluster, topics=["t", "u"],
+        deleted=lambda topics: sorted(set(topics) - there) if by_pattern else [],
+    )  # fmt: skip
+    spark: Any = SimpleNamespace(read=Reading(), readStream=Reading())
+    return KafkaReader(spark, config, source)
 
 
 @pytest.fixture(autouse=True)
@@ -90,10 +79,8 @@ def test_kafka_stream_reads_partitions_without_a_position_from_their_beginning()
 
 def test_kafka_reads_ranges_exactly_and_each_partition_once_a_round() -> None:
     rounds = cast(Any, reader().read([span(0, 3), span(5, 9), span(1, 2, 1), span(7, 8, topic="u"), span(12, 13)]))
-    asked = [
-        (json.loads(r["assign"]), json.loads(r["startingOffsets"]), json.loads(r["endingOffsets"])) for r in rounds
-    ]
-    assert asked == [
+    options = ("assign", "startingOffsets", "endingOffsets")
+    assert [tuple(json.loads(each[name]) for name in options) for each in rounds] == [
         ({"t": [0, 1], "u": [0]}, {"t": {"0": 0, "1": 1}, "u": {"0": 7}}, {"t": {"0": 3, "1": 2}, "u": {"0": 8}}),
         ({"t": [0]}, {"t": {"0": 5}}, {"t": {"0": 9}}),
         ({"t": [0]}, {"t": {"0": 12}}, {"t": {"0": 13}}),

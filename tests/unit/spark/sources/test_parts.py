@@ -8,6 +8,7 @@ from typing import Any
 from unittest import mock
 
 import pytest
+from tests.fixtures.books import span
 
 from sluice.errors import SinkError, SluiceError, SourceUnreachableError
 from sluice.ranges import OffsetRange, overlaps
@@ -20,10 +21,6 @@ from sluice_spark.sources.kafka import SIGNS, KafkaReader
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.sources.parts import RecordsInParts
 from sluice_spark.strategies.ignore import can_be_ignored
-
-
-def span(start: int, end: int, partition: int = 0) -> OffsetRange:
-    return OffsetRange("t", partition, start, end)
 
 
 class Frame(list[tuple[str, int, int]]):
@@ -99,7 +96,7 @@ def log(*damages: Damage) -> LogRecords:
     return LogRecords(None, found, ())  # type: ignore[arg-type]
 
 
-def test_kafka_is_asked_before_the_message_is_read() -> None:
+def test_kafka_reader_asks_the_broker_before_it_reads_the_message() -> None:
     fine, down = Place("kafka"), Place("kafka", trouble=DOWN)
     assert type(down.diagnose(ODD, [FIRST])) is SourceUnreachableError
     assert type(fine.diagnose(REFUSED, [FIRST])) is SourceUnreachableError
@@ -108,7 +105,7 @@ def test_kafka_is_asked_before_the_message_is_read() -> None:
     assert type(classify(RuntimeError("KAFKA_DATA_LOSS"), lambda: None)) is SluiceError, "without a source"
 
 
-def test_storage_of_the_log_that_does_not_answer_is_no_fault_of_records() -> None:
+def test_log_whose_storage_does_not_answer_is_no_fault_of_records() -> None:
     """Else a strategy that ignores would give up records that are all there."""
     found = log().diagnose(REFUSED, [FIRST])
     assert type(found) is SinkError

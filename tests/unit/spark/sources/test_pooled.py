@@ -1,4 +1,4 @@
-"""A worker's connection to a queue goes from task to task, unless something is wrong with it."""
+"""A worker's connection to a queue goes from task to task unless it failed, rested or was left halfway."""
 
 from __future__ import annotations
 
@@ -47,12 +47,7 @@ def source(tmp_path: Path) -> QueueInput:
 def made(monkeypatch: pytest.MonkeyPatch) -> list[Queue]:
     """Return the connections that were made; this is a task of Spark's."""
     found: list[Queue] = []
-
-    def connected(config: QueueSource, connection: Connection) -> Queue:
-        found.append(Queue())
-        return found[-1]
-
-    monkeypatch.setattr(pooled, "connected", connected)
+    monkeypatch.setattr(pooled, "connected", lambda *_: found.append(Queue()) or found[-1])
     monkeypatch.setattr("pyspark.TaskContext.get", lambda: object())
     return found
 

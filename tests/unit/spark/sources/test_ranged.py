@@ -32,12 +32,12 @@ CUTS = [
         ({}, {"t": {0: 5}}),
     ],
 )
-def test_a_batch_is_the_next_one_that_was_cut(start: Positions, end: Positions) -> None:
+def test_ranged_source_plans_the_next_batch_that_was_cut(start: Positions, end: Positions) -> None:
     assert next_cut(start, CUTS) == end
     assert next_cut(start, []) == start
 
 
-def test_a_task_reads_of_one_partition() -> None:
+def test_ranged_source_gives_a_task_ranges_of_one_partition() -> None:
     places = (("t", 0, 0, 6), ("t", 1, 0, 1), ("u", 0, 3, 4), ("t", 0, 9, 10))
     ranges, nowhere = [OffsetRange(*place) for place in places], cast(Any, mock.Mock())
     shares = Plan("p", nowhere, 2).shares(ranges)

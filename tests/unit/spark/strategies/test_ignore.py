@@ -176,9 +176,9 @@ def test_narrow_loses_no_more_with_a_larger_budget() -> None:
         chance = random.Random(seed)
         ranges = [OffsetRange("t", p, 0, 1000) for p in range(3)]
         poison = some(chance, ranges, 40)
-        most, some_more, exact = (len(lost(narrow(Trials(poison), ranges, n))) for n in (1, 160, 10_000))
-        assert 3000 == most >= some_more >= exact == len(poison)
-        assert some_more < 3000 or len(poison) > 30
+        most, fewer, exact = (len(lost(narrow(Trials(poison), ranges, n))) for n in (1, 160, 10_000))
+        assert 3000 == most >= fewer >= exact == len(poison)
+        assert fewer < 3000 or len(poison) > 30
 
 
 # --- which records a batch loses ---------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Which files may hold a slice."""
+"""Files that may hold rows of a slice, by their statistics."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.sinks.parquet.slice import Slice
 
 
-def test_files_are_chosen_as_their_rows_would_be(tmp_path: Path) -> None:
+def test_slice_chooses_files_as_a_look_at_each_would(tmp_path: Path) -> None:
     """Against the same question asked file by file, with statistics that are missing here and there."""
     chance = random.Random(7)
     zero = datetime(2026, 1, 1, tzinfo=UTC)

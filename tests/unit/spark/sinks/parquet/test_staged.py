@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from tests.fixtures.parquet import stage
 
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sinks.parquet import staged as staged_files
@@ -21,15 +21,15 @@ Place = tuple[str, int]
 
 def written(root: Path, *files: list[tuple[Place, int]]) -> Staged:
     """Read back files with records of any partitions, in this order."""
-    (root / "b").mkdir()
-    for number, records in enumerate(files):
-        columns = {
+    tables = [
+        pa.table({
             "_topic": pa.array([topic for (topic, _), _ in records]).dictionary_encode(),
             "_partition": pa.array([partition for (_, partition), _ in records], pa.int32()),
             "_offset": pa.array([offset for _, offset in records], pa.int64()),
-        }
-        pq.write_table(pa.table(columns), root / "b" / f"{number}.parquet")
-    return read_back(str(root), "b", offsets=True)
+        })
+        for records in files
+    ]  # fmt: skip
+    return stage(root, 0, *tables)
 
 
 @pytest.mark.parametrize("seed", range(40))
@@ -62,28 +62,29 @@ def test_staged_folder_without_rows_has_no_file(tmp_path: Path) -> None:
     assert (staged.rows, staged.files, staged.tallies) == (0, (), {})
 
 
-@pytest.mark.parametrize("order", ["one behind the other", "in turn", "backwards"])
-def test_staged_files_are_read_back_in_memory_that_does_not_grow_with_the_rows(tmp_path: Path, order: str) -> None:
-    count = 4_000_000
-    numbers = np.arange(count, dtype=np.int64)
-    parts = {
-        "one behind the other": [numbers[: count // 2], numbers[count // 2 :]],
-        "in turn": [numbers[::2], numbers[1::2]],
-        "backwards": [numbers[::-1]],
-    }[order]
-    (tmp_path / "b").mkdir()
-    for number, offsets in enumerate(parts):
+COUNT = 4_000_000
+NUMBERS = np.arange(COUNT, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    "files",
+    [[NUMBERS[: COUNT // 2], NUMBERS[COUNT // 2 :]], [NUMBERS[::2], NUMBERS[1::2]], [NUMBERS[::-1]]],
+    ids=["one-behind-the-other", "in-turn", "backwards"],
+)
+def test_staged_files_are_read_back_in_memory_that_does_not_grow_with_the_rows(
+    tmp_path: Path, files: list[np.ndarray]
+) -> None:
+    tables = []
+    for offsets in files:
         zeros = np.zeros(len(offsets), dtype=np.int32)
-        columns = {
-            "_topic": pa.DictionaryArray.from_arrays(pa.array(zeros), ["t"]), "_partition": zeros, "_offset": offsets,
-        }  # fmt: skip
-        pq.write_table(pa.table(columns), tmp_path / "b" / f"{number}.parquet", row_group_size=100_000)
-    read_back(str(tmp_path), "b", offsets=True)
+        topic = pa.DictionaryArray.from_arrays(pa.array(zeros), ["t"])
+        tables.append(pa.table({"_topic": topic, "_partition": zeros, "_offset": offsets}))
+    folder = stage(tmp_path, 0, *tables, row_group_size=100_000).folder
     tracemalloc.start()
     try:
-        found = read_back(str(tmp_path), "b", offsets=True).tallies
+        found = read_back(str(tmp_path), folder, offsets=True).tallies
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert found == {("t", 0): Tally(count, count, 0, count - 1)}
-    assert held < count * 4, f"{held / count:.1f} bytes a row"
+    assert found == {("t", 0): Tally(COUNT, COUNT, 0, COUNT - 1)}
+    assert held < COUNT * 4, f"{held / COUNT:.1f} bytes a row"
