@@ -1,11 +1,11 @@
-"""The bare script: what a data engineer writes first. Drains a topic into Delta and exits."""
+"""The bare script: what a data engineer writes first. Drains a topic into Delta, or by ``df.write.jdbc``, and exits."""
 
 import sys
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-bootstrap, topic, schema, out = sys.argv[1:]
+bootstrap, topic, schema, out, *jdbc = sys.argv[1:]
 spark = SparkSession.builder.getOrCreate()
 records = (
     spark.readStream.format("kafka")
@@ -17,11 +17,11 @@ records = (
 rows = records.select(
     F.from_json(F.col("value").cast("string"), schema).alias("data"), "topic", "partition", "offset", "timestamp"
 ).select("data.*", "topic", "partition", "offset", "timestamp")
-(
-    rows.writeStream.format("delta")
-    .option("checkpointLocation", f"{out}_checkpoint")
-    .trigger(availableNow=True)
-    .start(out)
-    .awaitTermination()
-)
+stream = rows.writeStream.option("checkpointLocation", f"{out}_checkpoint").trigger(availableNow=True)
+if jdbc:
+    table, driver = out.rpartition("/")[2], {"driver": "org.postgresql.Driver"}
+    query = stream.foreachBatch(lambda batch, _: batch.write.jdbc(jdbc[0], table, "append", driver)).start()
+else:
+    query = stream.format("delta").start(out)
+query.awaitTermination()
 spark.stop()

@@ -209,10 +209,9 @@ def postgres(bench: Bench, options: Options) -> dict[str, Any]:
             return bench.drain(topic, sink={"postgres": {"table": bench.fresh("t").replace("-", "_"), **mode}}).figure
 
         def bare(options: str) -> Figure:
-            name = bench.fresh("bare").replace("-", "_")
-            checkpoint = str(bench.scratch / f"{name}-checkpoint")
-            asked = (bench.broker.bootstrap, topic, SCHEMA, jdbc + options, name, checkpoint)
-            return bench.bare("bare_jdbc.py", *asked, jars=[driver])
+            table = bench.fresh("bare").replace("-", "_")
+            asked = (bench.broker.bootstrap, topic, SCHEMA, str(bench.scratch / table), jdbc + options)
+            return bench.bare("bare.py", *asked, jars=[driver])
 
         sides = {
             "bare": lambda: bare(""),
