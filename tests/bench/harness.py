@@ -88,7 +88,6 @@ class Figure:
     peak_mb: float
 
     def __add__(self, other: Figure) -> Figure:
-        """Return the cost of both, one after the other."""
         return Figure(self.wall + other.wall, self.cpu + other.cpu, max(self.peak_mb, other.peak_mb))
 
 
@@ -125,7 +124,6 @@ class Ran:
 
 
 def median(values: Sequence[float]) -> float:
-    """Return the median."""
     return float(statistics.median(values))
 
 
@@ -176,7 +174,6 @@ class Bench:
         self._filled: dict[str, int] = {}
 
     def fresh(self, stem: str) -> str:
-        """Return a name that was not used before."""
         self._count += 1
         return f"{stem}-{self._count}"
 
@@ -218,7 +215,6 @@ class Bench:
         return measure([program, *arguments], env or {}, self._log(f"sluice-{arguments[0]}"), expect=expect)
 
     def run(self, file: Path, *options: str, expect: int | None = 0, env: Mapping[str, str] | None = None) -> Ran:
-        """Run a pipeline."""
         return self.sluice("run", str(file), "--json", *options, expect=expect, env=env)
 
     def drain(self, topic: str, *, judge: bool = False, written: int | None = None, **keys: Any) -> Ran:
@@ -237,7 +233,6 @@ class Bench:
         return measure(loop.argv(), env, self._log(script))
 
     def remove(self, name: str) -> None:
-        """Remove what a pipeline left in the home."""
         for part in (name, f"{name}_quarantine", f"checkpoints/{name}", f"logs/{name}"):
             shutil.rmtree(self.home / part, ignore_errors=True)
 

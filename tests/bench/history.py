@@ -94,7 +94,6 @@ class _Life:
         return ran.check(written=RECORDS - bad, quarantined=bad, verdict="passed")
 
     def sizes(self) -> dict[str, str]:
-        """Return files and bytes of everything that a pipeline keeps."""
         places = {
             "checkpoint": f"checkpoints/{self.name}",
             "sink's log": f"{self.name}/_delta_log",

@@ -33,7 +33,6 @@ def broken(number: int) -> int:
 
 
 def feed(producer: Any, topic: str, number: int) -> None:
-    """Produce the records of one run."""
     for n in range(number * RECORDS, (number + 1) * RECORDS):
         country = ["DE", "FR", "IT", "ES", "PL"][n % 5]
         record = {"id": n, "ts": "2026-01-01T00:00:00Z", "amount": n % 1000, "country": country, "payload": f"{n:x}"}

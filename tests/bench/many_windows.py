@@ -52,7 +52,6 @@ def timed(made: Callable[[], DataFrame]) -> tuple[float, float]:
 
 
 def flights(spark: SparkSession, bootstrap: str, topic: str, schema: str) -> DataFrame:
-    """Return the rows of a topic."""
     options = {"kafka.bootstrap.servers": bootstrap, "subscribe": topic}
     records = spark.read.format("kafka").options(**options).load()
     decoded = F.from_json(F.col("value").cast("string"), schema)

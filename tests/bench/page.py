@@ -151,7 +151,6 @@ def _picture(window: Browser, ready: str, file: Path) -> None:
 
 
 def main() -> None:
-    """Measure, and take the pictures if asked; the last line on stdout is one JSON value."""
     parser = argparse.ArgumentParser(prog="python -m tests.bench.page", description=__doc__)
     parser.add_argument("--images", action="store_true", help="take the pictures in docs/images anew")
     args = parser.parse_args()

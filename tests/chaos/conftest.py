@@ -81,12 +81,7 @@ class Choice:
 
 
 def file_of(name: str) -> str:
-    """Return the file of a test's id."""
     return name.partition("::")[0]
-
-
-def _in(file: str, names: set[str]) -> list[str]:
-    return sorted(name.partition("::")[2] for name in names if file_of(name) == file)
 
 
 def pytest_configure(config: pytest.Config) -> None:

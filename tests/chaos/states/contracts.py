@@ -30,7 +30,6 @@ class Evolving(Scenario):
     kind: str = "evolve"
 
     def prepare(self, box: Box) -> None:
-        """Fill a table of two columns, and ask for four."""
         keys: dict[str, Any] = {"kafka": {"max_records_per_batch": self.size}, "recovery": self.strategy}
         box.configure(**keys)
         box.feed(4, bad_every=4)
@@ -100,7 +99,6 @@ class Retracting(Scenario):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the run is asked for, each time."""
         return {"job": _retracted}
 
     def prepare(self, box: Box) -> None:
@@ -134,7 +132,6 @@ class Resetting(Scenario):
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the run is asked for, each time."""
         return {"job": self._job}
 
     def prepare(self, box: Box) -> None:
@@ -214,7 +211,6 @@ class Gated(Scenario):
 
     @property
     def failed(self) -> int:
-        """The exit code of a run whose batch fails."""
         return int(ExitCode.QUALITY_FAILED)
 
     def command(self, box: Box) -> tuple[list[str], dict[str, str]]:

@@ -114,7 +114,6 @@ class _Numbers(Oracle):
     """Each partition has the rows from 0 to its position once, each with the number that its place has."""
 
     def look(self, *, live: bool) -> Found:
-        """Compare sink, quarantine, ledger and files."""
         box, found = self._sandbox, Found()
         rows, refused = box.rows_of_sink(), box.refused()
         at = Counter((row["_partition"], row["_offset"]) for row in [*rows, *refused])

@@ -70,7 +70,6 @@ class PatternBox(Box):
         super().configure(**{"source": {"kafka": pattern}, **keys})
 
     def grow(self) -> None:
-        """Make the second topic."""
         name = f"{self.topic}.b"
         self.topics.create(name, 2, {"retention.ms": -1})
         self.produce([(n % 2, b"k", good(100 + n)) for n in range(4)], name)
@@ -126,7 +125,6 @@ class FileBox(_Origin):
         return list(file.read_bytes().splitlines())
 
     def records(self) -> list[Any]:
-        """The rows of all files, in the order of their names."""
         rows = [(f.name, v) for f in sorted((self.outside / _STREAM).iterdir()) for v in self.read(f)]
         return [Read(_STREAM, 0, n, name.encode(), value) for n, (name, value) in enumerate(rows)]
 
@@ -186,7 +184,6 @@ class JdbcBox(OnPostgres, _Origin):
         return super().env(**({CONNECTION: self.connection} | extra))
 
     def serve(self) -> None:
-        """Start the server, and make the table."""
         super().serve()
         self.sql(f"CREATE TABLE IF NOT EXISTS {_STREAM} (n BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY, id JSONB, "
                  "name TEXT, at TIMESTAMPTZ DEFAULT now())")  # fmt: skip
@@ -199,7 +196,6 @@ class JdbcBox(OnPostgres, _Origin):
             self.sql(statement, id=json.dumps(row["id"]), name=row["name"])
 
     def records(self) -> list[Any]:
-        """The rows, in the order of their keys."""
         rows = self.sql(f"SELECT n, to_json(o)::text FROM {_STREAM} o ORDER BY n")
         return [
             Read(f"public.{_STREAM}", 0, place, json.dumps({"n": n}).encode(), text.encode())
@@ -211,7 +207,6 @@ class JdbcBox(OnPostgres, _Origin):
         return json.dumps(named, sort_keys=True), json.dumps(row)
 
     def sql(self, statement: str, **values: Any) -> list[Any]:
-        """Do something in the database."""
         return on_database(self.database, statement, **values)
 
 
@@ -222,8 +217,8 @@ class TimedBox(JdbcBox):
     key = "at"
 
     def serve(self) -> None:
-        """Start the server, and make the table with an index on the time: without one each run says so."""
         super().serve()
+        # without an index each run says so
         self.sql(f"CREATE INDEX IF NOT EXISTS by_time ON {_STREAM} (at)")
 
     def records(self) -> list[Any]:
@@ -330,7 +325,6 @@ class SocketBox(_Origin):
     port: int = 1
 
     def serve(self) -> None:
-        """Start the server, at the port that the recording has."""
         noted = self.outside / "port"
         server = Server(self._portions(), port=int(noted.read_text()) if noted.exists() else 0)
         closing(server.stop)

@@ -36,7 +36,6 @@ class Progress:
     folder: Path
 
     def add(self, scenario: Scenario, moment: Moment, resumed: Resumed) -> dict[str, Any]:
-        """Put a result on record; return it."""
         found = resumed.found
         line = {
             "scenario": scenario.name, "kind": moment.kind, "operation": moment.number, "what": moment.what,
@@ -50,13 +49,11 @@ class Progress:
         return line
 
     def results(self, scenario: str) -> list[dict[str, Any]]:
-        """Return what is on record of a scenario, each state once."""
         file = self.file(scenario)
         lines = map(json.loads, file.read_text().splitlines() if file.exists() else [])
         return list({(r["kind"], r["key"]): r for r in lines}.values())
 
     def file(self, scenario: str) -> Path:
-        """Return the file of a scenario."""
         return self.folder / f"{scenario}.jsonl"
 
 

@@ -44,7 +44,6 @@ class Recording:
     operations: list[Operation] = field(default_factory=list)
 
     def after(self) -> Tree:
-        """Return what was durable behind it, by the recording."""
         tree = self.before.copy()
         for op in self.operations:
             tree.apply(op)

@@ -57,7 +57,6 @@ class Scenario:
 
     @property
     def options(self) -> dict[str, Any]:
-        """How the run is asked for, each time."""
         asked: dict[str, Any] = {"validate": self.validate}
         if self.kind == "interval":
             asked["interval"] = ("2013-03-02", "2013-03-04")

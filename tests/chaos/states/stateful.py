@@ -80,7 +80,6 @@ class _Stateful(Scenario):
         raise NotImplementedError
 
     def judge(self, oracle: _StatefulOracle, ledger: Any, split: Mapping[str, int], found: Found) -> None:
-        """Compare sink, account and state with the model."""
         raise NotImplementedError
 
     def oracle(self, box: Box) -> Oracle:
@@ -100,7 +99,6 @@ class _StatefulOracle(Oracle):
         self._bad = {(box.topic, *place) for place, record in self.stream.records.items() if record is None}
 
     def look(self, *, live: bool) -> Found:
-        """Compare sink, quarantine, ledger, files and state with the model."""
         box, found = self._sandbox, Found()
         with ledger_of(box) as ledger:
             self._books(ledger, found)
@@ -125,7 +123,6 @@ class _StatefulOracle(Oracle):
         found.unaccounted += sum((due - ids).values())
 
     def split(self, split: Mapping[str, int], filtered: int, found: Found) -> None:
-        """Compare the account."""
         refused = len(self._bad)
         written = len(self.stream.records) - refused - filtered
         want = {"written": written, "filtered": filtered, "quarantined": refused, "absent": 0, "lost": 0}
@@ -201,7 +198,6 @@ class Windowed(_Stateful):
             box.produce([(0, b"", _NO_JSON), (1, b"", _AHEAD)])
 
     def later(self, box: Box) -> bool:
-        """Close all windows."""
         if self.window.get("output") == "update":
             return False
         rests = {**self.window, "flush": {"after": "0s"}}

@@ -75,7 +75,6 @@ class Tree:
 
     @classmethod
     def read(cls, home: Path) -> Tree:
-        """Return what is durable below a home."""
         tree = cls()
         for entry in sorted(home.rglob("*")):
             path = entry.relative_to(home).as_posix()
@@ -102,7 +101,6 @@ class Tree:
             (home / path).write_bytes(inode.data)
 
     def contents(self) -> dict[str, bytes | None]:
-        """Return the bytes of each file, and None for each folder."""
         return {**dict.fromkeys(self.folders), **{path: inode.data for path, inode in self.files.items()}}
 
     def copy(self) -> Tree:

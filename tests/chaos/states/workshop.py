@@ -39,7 +39,6 @@ class Workshop:
 
     @property
     def progress(self) -> Progress:
-        """The results so far."""
         return Progress(self.folder / "results")
 
     def broker(self) -> Broker:
@@ -66,7 +65,6 @@ class Workshop:
         return Known(Recorded(scenario, box, known["recording"]), known["steps"], known["kinds"])
 
     def forget(self, name: str) -> None:
-        """Forget a scenario's recording and results."""
         server = self.folder / "outside" / name / "postgres"
         if server.exists():
             Postgres(server).remove()
