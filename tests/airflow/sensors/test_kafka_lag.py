@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -19,7 +18,6 @@ from tests.airflow.conftest import SECRET, behind, unknown
 
 from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, Status
-from sluice.pipeline import load
 from sluice_airflow.factory import build_dag
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.last_words import words_of
@@ -227,17 +225,13 @@ def test_sensor_logs_a_table_of_partitions(sensor: Any, looks: Any, context: Any
 LITTLE = Backlog("demo", (PartitionLag("demo", 0, 0, 0, 5),), Limits(10))
 
 
-def with_on_idle(file: Path, on_idle: str) -> Path:
-    file.write_text(file.read_text().replace("max_records: 10", f"max_records: 10, on_idle: {on_idle}"))
-    return file
-
-
 @pytest.fixture
 def wait_for_lag(pipeline_file: Any) -> Callable[..., KafkaLagSensor]:
     def make(in_file: str | None, run_type: str, **kwargs: Any) -> KafkaLagSensor:
         file = pipeline_file(more='schedule: {cron: "0 * * * *"}\n')
-        dag = build_dag(with_on_idle(file, in_file) if in_file else file, **kwargs)
-        sensor: KafkaLagSensor = dag.get_task("wait_for_lag")
+        if in_file:
+            file.write_text(file.read_text().replace("max_records: 10", f"max_records: 10, on_idle: {in_file}"))
+        sensor: KafkaLagSensor = build_dag(file, **kwargs).get_task("wait_for_lag")
         sensor.render_template_fields({"dag_run": SimpleNamespace(run_type=DagRunType(run_type)), "params": {}})
         return sensor
 
@@ -275,9 +269,3 @@ def test_sensor_skips_a_scheduled_run_when_little_waits_and_fails_when_the_broke
     ):
         with pytest.raises(error):
             resume(on_idle, event)
-
-
-@pytest.mark.parametrize("schedule", ["schedule: on_lag\n", ""])
-def test_sensor_refuses_on_idle_without_a_cron_schedule(pipeline_file: Any, schedule: str) -> None:
-    with pytest.raises(ConfigError, match="cron"):
-        load(with_on_idle(pipeline_file(more=schedule), "skip"))
