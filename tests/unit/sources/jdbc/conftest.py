@@ -17,6 +17,7 @@ import sqlalchemy as sa
 from tests.fixtures.postgres import Server, binaries, new_database, server
 
 from sluice.connections import variable_of
+from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.sources.jdbc import source as module
 from sluice.sources.jdbc.config import JdbcSource
@@ -72,17 +73,17 @@ class Shop:
         """Open the source."""
         return TableRows(JdbcSource.model_validate(self.keys), Home(str(self.root)), "shop")
 
-    def look(self) -> TableRows:
+    def look(self, times: int = 1) -> TableRows:
         """Land rows, as a run does; offsets have no gap."""
-        with self.source() as source:
-            (state,) = source.snapshot()
-            intake = source.intake
-            at = intake.start
-            for part in intake.parts:
-                table = pq.read_table(intake.rows / part.name)
-                assert table.column("offset").to_pylist() == list(range(at, at + part.rows))
-                at += part.rows
-            assert state.partitions[0].end == at == intake.position.end
+        for _ in range(times):
+            with self.source() as source:
+                (state,) = source.snapshot()
+                at = source.intake.start
+                for part in source.intake.parts:
+                    table = pq.read_table(source.intake.rows / part.name)
+                    assert table.column("offset").to_pylist() == list(range(at, at + part.rows))
+                    at += part.rows
+                assert state.partitions[0].end == at == source.intake.position.end
         return source
 
     @property
@@ -103,11 +104,20 @@ class Shop:
         """The landed values."""
         return [json.loads(row["value"]) for row in self.records()]
 
-    def exact(self, columns: str = "id") -> None:
-        """Check that each row of the table was landed once."""
+    def exact(self, columns: str = "id", looks: int = 1) -> None:
+        """Look; check that each row of the table was landed once."""
+        self.look(looks)
         expected = Counter(json.dumps(row[0]) for row in self.sql(f"SELECT json_build_array({columns}) FROM orders"))
         names = columns.split(", ")
         assert Counter(json.dumps([v[n] for n in names]) for v in self.values()) == expected
+
+    def refused(self, named: str, kind: type[SluiceError] = ConfigError) -> None:
+        """Look; check that it is refused, and lands nothing."""
+        before = self.source().intake.position.end
+        with pytest.raises(kind, match=named) as caught:
+            self.look()
+        assert (bool(caught.value.next_step), bool(caught.value.state)) == (True, True)
+        assert self.source().intake.position.end == before
 
 
 @pytest.fixture
