@@ -84,7 +84,7 @@ def running(command: list[str], log: Path) -> Iterator[None]:
 
 @dataclass
 class Burrow:
-    """Return Burrow's status of the group."""
+    """Burrow's answers about the group."""
 
     url: str
 

@@ -17,8 +17,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from kafka import KafkaConsumer, TopicPartition
-from tests.fixtures.runs import await_that
+from tests.fixtures.runs import await_that, consume
 
 from sluice.errors import ConfigError
 from sluice.local.fed import doubles
@@ -41,29 +40,13 @@ def name(
         topics.delete(name)
 
 
-def read(topics: Topics, name: str) -> list[Any]:
-    ends = {TopicPartition(name, partition): end for partition, end in topics.ends(name).items()}
-    consumer = KafkaConsumer(bootstrap_servers=topics.bootstrap, enable_auto_commit=False)
-    consumer.assign(list(ends))
-    consumer.seek_to_beginning()
-    records: list[Any] = []
-
-    def done() -> bool:
-        records.extend(record for found in consumer.poll(timeout_ms=200).values() for record in found)
-        return all(consumer.position(partition) >= end for partition, end in ends.items())
-
-    await_that(done, "all records are read")
-    consumer.close()
-    return records
-
-
 def flights(topics: Topics, name: str) -> Counter[bytes]:
-    return Counter(record.value for record in read(topics, name))
+    return Counter(record.value for record in consume(topics, name))
 
 
 def test_feeder_sends_a_flight_in_each_record(topics: Topics, name: str) -> None:
     result = feed(topics.bootstrap, start=JAN_1, until=JAN_2, topic=name)
-    records = read(topics, name)
+    records = consume(topics, name)
     assert result == FeedResult(len(records), 0, topics.ends(name))
     first = min(records, key=lambda record: record.timestamp)
     assert json.loads(first.value) == {
@@ -93,7 +76,7 @@ def test_feeder_keeps_record_times_and_retention_across_the_change_to_summer_tim
     day: dict[str, Any] = {"start": datetime(2013, 3, 10), "until": datetime(2013, 3, 11), "topic": name}
     before = feed(topics.bootstrap, **day)
     offsets = set()
-    for record in read(topics, name):
+    for record in consume(topics, name):
         flight = json.loads(record.value)
         local = datetime.fromtimestamp(record.timestamp / 1000, ZoneInfo("America/New_York"))
         assert local.hour * 100 + local.minute == flight["sched_dep_time"]
