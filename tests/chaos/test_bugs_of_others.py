@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from datetime import UTC, datetime, timedelta
-
 import pytest
+from tests.chaos.commands import at, by_run, days
 from tests.fixtures.runs import Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -22,21 +20,14 @@ def test_spark_availablenow_that_degrades_to_one_batch(sandbox: Sandbox) -> None
 
 def test_spark_kafka_by_timestamp_on_a_partition_without_later_records(sandbox: Sandbox) -> None:
     """Spark's startingOffsetsByTimestamp fails there by default, Hudi reads the partition from its beginning."""
-    day = datetime(2013, 3, 1, tzinfo=UTC)
-
-    def ms(moment: datetime) -> int:
-        return int(moment.timestamp() * 1000)
-
-    sandbox.produce([(1, None, good(n), ms(day + timedelta(minutes=n))) for n in range(3)])
-    sandbox.produce([(0, None, good(n), ms(day + timedelta(days=2, minutes=n))) for n in range(3, 7)])
+    sandbox.produce([(1, None, good(n), at(1, 60 * n)) for n in range(3)])
+    sandbox.produce([(0, None, good(n), at(3, 60 * n)) for n in range(3, 7)])
     sandbox.run("live")
     before = sandbox.sink()
-    sandbox.run("again", interval=("2013-03-03", "2013-03-04"))
+    sandbox.run("again", interval=days(3, 4))
     assert sandbox.account("again")["planned"] == 4
     assert sandbox.sink() == before
-    rows = sandbox.rows()
-    assert rows is not None
-    assert Counter(rows.column("_run").to_pylist()) == {"live": 3, "again": 4}
+    assert by_run(sandbox) == {"live": 3, "again": 4}
 
 
 def test_spark_55416_offsets_without_any_record_are_passed_once(sandbox: Sandbox) -> None:

@@ -9,7 +9,7 @@ import json
 from collections import Counter
 
 import pytest
-from tests.chaos.commands import deep
+from tests.chaos.commands import deep, delta, listed
 from tests.chaos.models.dedupe import DEDUPE, WITHIN, Stream, event
 from tests.chaos.models.planned import BEGIN, EPOCH, MINUTE, milliseconds
 from tests.fixtures.runs import Sandbox
@@ -31,7 +31,7 @@ def test_dedupe_remembers_its_keys_between_runs(sandbox: Sandbox) -> None:
     sandbox.run("third")
     sandbox.run("idle")
     assert all(stream.assert_exact().values())
-    rules = Counter(row["_errors"][0]["rule"] for row in sandbox.rows("table_quarantine").to_pylist())  # type: ignore[union-attr]
+    rules = Counter(row["_errors"][0]["rule"] for row in listed(sandbox, "table_quarantine"))
     assert rules == Counter({"json": 2, "event_time_missing": 2, "dedupe_key_missing": 2, "event_time_ahead": 2})
     assert "duplicates were filtered" in sandbox.cli("status", sandbox.name).stderr
     remembered = stream.model()[-1]
@@ -55,10 +55,8 @@ def test_state_of_a_committed_batch_is_that_of_its_rows_in_the_sink(sandbox: San
     sandbox.run("dies", kill_at="sink-committed")
     ((at, _),) = stream.held().values()
     place, record = next((place, record) for place, record in stream.records.items() if record and record[0] != at)
-    table = sandbox.table()
-    assert table is not None
     # as if that attempt had taken another one of them
-    table.update(new_values={"_partition": place[0], "_offset": place[1], "at": record[0]})
+    delta(sandbox).update(new_values={"_partition": place[0], "_offset": place[1], "at": record[0]})
     sandbox.run("goes on")
     stream.assert_exact()
     assert stream.state()["first_forgotten_at"] == milliseconds(record[0] + WITHIN)

@@ -57,6 +57,7 @@ def test_slowest_partition_holds_the_watermark(
     assert not late, "no partition is behind itself by more than the watermark"
 
 
+@pytest.mark.long
 def test_idle_partition_holds_no_watermark(sandbox: Sandbox) -> None:
     stream = Held(sandbox, {**HOURLY, "hold": {"idle_after": "1s"}})
     stream.configure()

@@ -112,24 +112,6 @@ def test_pattern_topic_that_was_deleted_is_lost_by_name_as_far_as_it_was_seen_an
 
 
 @LONG
-def test_pattern_topic_that_was_deleted_is_left_behind_by_a_reset(sandbox: Sandbox) -> None:
-    by_pattern(sandbox)
-    sandbox.feed(4)
-    name = created(sandbox, "b", 6)
-    sandbox.run("first")
-    unread = sandbox.produce([(1, None, good(n)) for n in range(4)], name)
-    sandbox.run("killed", kill_at="run-planned")
-    sandbox.topics.delete(name)
-    sandbox.produced = [r for r in sandbox.produced if r not in set(unread)]
-    assert "sluice reset" in sandbox.run("refused", expect=21).message
-    said(sandbox, "reset", "--reason", "it was deleted")
-    assert [str(r.range) for r in sandbox.ledger.lost(sandbox.name)] == [f"{name}-1 [3, 7)"]
-    sandbox.feed(3)
-    sandbox.run("on")
-    audited(sandbox)
-
-
-@LONG
 def test_pattern_topic_that_is_new_and_trimmed_is_refused_or_lost_by_name(sandbox: Sandbox) -> None:
     by_pattern(sandbox)
     sandbox.feed(4)

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.chaos.commands import deep
+from tests.chaos.commands import deep, listed
 from tests.chaos.models.planned import milliseconds
 from tests.chaos.models.processor import IDLE, Feed, departure
 from tests.fixtures.runs import Sandbox
@@ -32,7 +32,7 @@ def test_rotations_go_on_from_run_to_run(sandbox: Sandbox) -> None:
     assert left
     assert any(row[3] > 2 for row in rows), "flights were chained"
     assert any(row[6] for row in rows), "delays were inherited"
-    rules = Counter(row["_errors"][0]["rule"] for row in sandbox.rows("table_quarantine").to_pylist())  # type: ignore[union-attr]
+    rules = Counter(row["_errors"][0]["rule"] for row in listed(sandbox, "table_quarantine"))
     assert rules == Counter({"json": 2, "event_time_missing": 2, "event_time_ahead": 2})
     assert "records were late (watermark 2013-01-0" in sandbox.cli("status", sandbox.name).stderr
     said = feed.assert_open()
@@ -94,9 +94,7 @@ def test_processor_that_fails_or_was_changed_is_refused_until_it_is_mended(sandb
     sandbox.configure(processor=failing)
     sandbox.feed(4)
     sandbox.run("first")
-    rows = sandbox.rows()
-    assert rows is not None
-    assert sorted((row["id"], row["n"]) for row in rows.to_pylist()) == [(n, 1) for n in range(4)]
+    assert sorted((row["id"], row["n"]) for row in listed(sandbox)) == [(n, 1) for n in range(4)]
     for processor, token in ((failing | {"by": ["name"]}, "by was ['id'] and is ['name']"), (None, "processor")):
         sandbox.configure(**({"processor": processor} if processor else {}))
         sandbox.feed(1)

@@ -68,26 +68,6 @@ def test_records_older_than_a_retention_are_dropped_from_the_quarantine(sandbox:
     deep(sandbox)
 
 
-def test_redrive_reads_the_segment_that_holds_a_lost_range_and_no_other(sandbox: Sandbox) -> None:
-    sandbox.configure(transform=DYING, recovery="wal")
-    sandbox.feed(18)
-    sandbox.run("r", expect=1, POISON_IDS="7")  # in the second of three batches
-    sandbox.configure(transform=DYING, recovery="ignore_range")
-    sandbox.run("r", POISON_IDS="7")
-    assert list(lost(sandbox)) == [(sandbox.topic, 1, 3)]
-    sandbox.topics.delete_records(sandbox.topic, {0: 9, 1: 9})
-    files = sorted((sandbox.home / "logs" / sandbox.name / "batches").glob("*/*.parquet"))
-    assert len(files) == 6
-    for file in files:
-        if "e1-000001" not in str(file):
-            file.write_bytes(b"not a segment")
-    sandbox.run("again", redriven="lost")
-    assert not lost(sandbox)
-    assert sandbox.sink() == Counter(sandbox.produced)
-    (event,) = [e for e in sandbox.ledger.events(sandbox.name, "again") if e["type"] == "RangeRedriven"]
-    assert event["payload"]["source"] == {"kind": "log"}
-
-
 def test_records_that_are_nowhere_stay_lost_and_are_named(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("first")

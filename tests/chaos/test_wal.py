@@ -193,19 +193,6 @@ def test_change_to_wal_lands_though_nothing_fits_any_more(sandbox: Sandbox) -> N
     assert_whole(sandbox)
 
 
-@LONG
-def test_wal_that_another_program_optimized_stops_no_run(sandbox: Sandbox) -> None:
-    use(sandbox, "wal", wal={"keep": "1h"})
-    sandbox.produce([(n % 2, None, good(n), YESTERDAY) for n in range(6)])
-    sandbox.run("first", kill_at="sealed")
-    delta(sandbox, f"logs/{sandbox.name}").optimize.compact()
-    sandbox.feed(4)
-    sandbox.run("second")
-    assert_whole(sandbox)
-    assert len(landed(sandbox)) == 4, "what is old and applied was cleaned"
-    said(sandbox, "audit", "--deep")
-
-
 # --- damaged ---------------------------------------------------------------------------------------------------------
 
 

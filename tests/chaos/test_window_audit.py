@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from deltalake import DeltaTable, write_deltalake
-from tests.chaos.commands import deep
+from tests.chaos.commands import deep, delta
 from tests.chaos.models.planned import minute
 from tests.chaos.models.windows import HOURLY, PANES, SESSIONS, SLIDING, UPDATED
 from tests.chaos.test_window_intervals import fed, interval
@@ -16,20 +16,21 @@ from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-LATER = {"sql": "SELECT at + INTERVAL 9 HOURS AS at, k, v, _topic, _partition, _offset, _timestamp FROM source"}
 
-
-def audited(sandbox: Sandbox, *, balanced: bool = True) -> dict[str, Any]:
-    return deep(sandbox, "--windows", balanced=balanced)
+def audited(sandbox: Sandbox) -> dict[str, Any]:
+    """The report of an audit that proves all windows."""
+    report = deep(sandbox, "--windows")
+    assert report["problems"] == report["unproved"] == []
+    return report
 
 
 def problems_of(sandbox: Sandbox, change: Callable[[DeltaTable], Any]) -> list[str]:
     """The problems that a change of the table makes; the table is as it was afterwards."""
-    table = DeltaTable(str(sandbox.home / "table"))
+    table = delta(sandbox)
     version = table.version()
     change(table)
-    problems: list[str] = audited(sandbox, balanced=False)["problems"]
-    DeltaTable(str(sandbox.home / "table")).restore(version)
+    problems: list[str] = deep(sandbox, "--windows", balanced=False)["problems"]
+    delta(sandbox).restore(version)
     return problems
 
 
@@ -48,9 +49,7 @@ def where(key: str, start: Any) -> str:
 def test_audit_names_each_wrong_window_of_a_table(sandbox: Sandbox) -> None:
     stream = fed(sandbox, HOURLY)
     held = stream.held()
-    report = audited(sandbox)
-    assert report["problems"] == report["unproved"] == []
-    assert report["tables"]["windows"]["windows"] == sum(held.values()), "late records are not held against it"
+    assert audited(sandbox)["tables"]["windows"]["windows"] == held.total(), "late records are not held against it"
     first, second, third, *_ = sorted(held)
     begun = minute(600)  # where no window is closed
 
@@ -74,7 +73,7 @@ def test_audit_names_each_wrong_window_of_a_table(sandbox: Sandbox) -> None:
         (problem,) = [p for p in problems if p.startswith(f"{window}: " if key else window)]
         assert token in problem
         assert f"sluice run {sandbox.name} --start {row[0].isoformat()} --end " in problem
-    assert audited(sandbox)["problems"] == []
+    audited(sandbox)
 
     # an interval has the late ones in its windows, and no others
     sandbox.run("again", interval=interval(60, 120))
@@ -82,16 +81,14 @@ def test_audit_names_each_wrong_window_of_a_table(sandbox: Sandbox) -> None:
     stream.feed(240, 400, 12)
     stream.feed(0, 120, 4)
     sandbox.run("fourth")
-    report = audited(sandbox)
-    assert report["problems"] == report["unproved"] == []
-    assert report["tables"]["windows"]["windows"] == sum(stream.held().values())
+    assert audited(sandbox)["tables"]["windows"]["windows"] == stream.held().total()
 
     # a window whose records are gone is not wrong, and neither is a window of another file
     ends = sandbox.topics.ends(sandbox.topic)
     sandbox.topics.delete_records(sandbox.topic, {p: end - 1 for p, end in ends.items()})
-    DeltaTable(str(sandbox.home / "table")).update({"n": "n + 1"}, predicate=where(first[2], first[0]))
+    delta(sandbox).update({"n": "n + 1"}, predicate=where(first[2], first[0]))
     stream.configure(transform={"sql": "SELECT at, k, v + 1 AS v, _topic, _partition, _offset, _timestamp FROM source"})
-    report = audited(sandbox)
+    report = deep(sandbox, "--windows")
     assert report["problems"] == []
     assert report["unproved"]
 
@@ -106,9 +103,7 @@ def test_audit_proves_windows_of_each_kind(sandbox: Sandbox, window: dict[str, A
     stream = fed(sandbox, window, recovery=recovery)
     if recovery == "wal":  # Kafka has forgotten them, and the log has not
         sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
-    report = audited(sandbox)
-    assert report["problems"] == report["unproved"] == []
-    assert report["tables"]["windows"]["windows"] > 0
+    assert audited(sandbox)["tables"]["windows"]["windows"] > 0
     start, _, key, n, _ = min(stream.held())
     (problem,) = problems_of(sandbox, lambda table: table.update({"n": f"{n + 1}"}, predicate=where(key, start)))
     assert f"n is {n + 1} in the sink, and {n} by the records" in problem
@@ -118,12 +113,12 @@ def test_audit_proves_windows_of_each_kind(sandbox: Sandbox, window: dict[str, A
 @pytest.mark.long
 def test_audit_lets_doubles_differ_in_their_last_bits(sandbox: Sandbox) -> None:
     fed(sandbox, {**HOURLY, "aggregates": {"n": "count(*)", "total": "avg(v / 7D)", "any": "first(v)"}})
-    report = audited(sandbox)
+    report = deep(sandbox, "--windows")
     assert report["problems"] == []
     (unproved,) = report["unproved"]
     assert "first(v)" in unproved
-    table = DeltaTable(str(sandbox.home / "table"))
+    table = delta(sandbox)
     table.update({"total": "total * 1.0000000001D"})
-    assert audited(sandbox)["problems"] == []
+    assert deep(sandbox, "--windows")["problems"] == []
     table.update({"total": "total * 1.00001D"})
-    assert audited(sandbox, balanced=False)["problems"]
+    assert deep(sandbox, "--windows", balanced=False)["problems"]
