@@ -1,4 +1,4 @@
-"""Offsets that may hold records of an interval, whatever the order of their times."""
+"""Offsets that may hold records of an interval in any order of their times, and places where lost ranges are read."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from tests.fixtures.books import span
 from sluice.errors import SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Times
 from sluice.run.interval import Interval
+from sluice.run.locate import Located, locate
 from sluice.run.resolve import Available, Resolved, missing, resolve
 from sluice.sources.state import PartitionState, TopicState
 from sluice.wal import Segment
@@ -26,7 +28,7 @@ Key = tuple[str, int]
 
 @dataclass
 class Part:
-    """One partition: the hour of each record, from offset 0; what Kafka holds of it, and what the log."""
+    """One partition: the hour of each record, from offset 0, and the offsets that Kafka and the log hold."""
 
     hours: Sequence[float]
     kafka: tuple[int, int] | None = None
@@ -274,3 +276,49 @@ def test_interval_refuses_a_partition_that_does_not_answer() -> None:
     played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))}, silent={("t", 1)})
     with pytest.raises(SourceUnreachableError, match=r"t-1"):
         answer(played, hours(2, 4), {0: 10, 1: 10})
+
+
+# --- lost ranges -----------------------------------------------------------------------------------------------------
+
+
+class Log:
+    """Segments, of which some are damaged."""
+
+    def __init__(self, *spans: tuple[int, int], damaged: Sequence[int] = ()) -> None:
+        self.all = [SimpleNamespace(path=f"s{n}", range=span(*ends)) for n, ends in enumerate(spans)]
+        self.damaged = damaged
+
+    def refresh(self) -> None:
+        pass
+
+    def segments(self, wanted: Sequence[OffsetRange]) -> list[Any]:
+        return [s for s in self.all if any(s.range.cut(r) for r in wanted)]
+
+    def check(self, segments: Sequence[Any], *, pages: bool) -> list[Any]:
+        assert pages, "every page is read before anything is promised"
+        return [SimpleNamespace(segment=self.all[n]) for n in self.damaged if self.all[n] in segments]
+
+
+def located(log: Log, topic_id: str = "x", known: str | None = "x", start: int = 50) -> Located:
+    states = [TopicState("t", topic_id, {0: PartitionState(start, 100)})]
+    return locate([span(10, 60)], cast(Any, log), states, {"t": known} if known else {})
+
+
+def test_lost_ranges_are_read_from_the_log_before_the_source() -> None:
+    where = located(Log((0, 20), (30, 55)))
+    assert (where.log, where.kafka, where.nowhere) == (
+        (span(10, 20), span(30, 55)), (span(55, 60),), (span(20, 30),)
+    )  # fmt: skip
+    assert where.found == [span(10, 20), span(30, 55), span(55, 60)]
+
+
+def test_damaged_segment_holds_no_lost_range() -> None:
+    where = located(Log((0, 20), (20, 60), damaged=[1]))
+    assert (where.log, where.kafka, where.nowhere) == ((span(10, 20),), (span(50, 60),), (span(20, 50),))
+    assert [s.path for s in where.segments] == ["s0"]
+
+
+def test_recreated_topic_holds_no_lost_range() -> None:
+    assert located(Log(), topic_id="y").kafka == ()
+    for topic_id, known in (("", "x"), ("x", None), ("", None), ("x", "x")):
+        assert located(Log(), topic_id=topic_id, known=known).kafka == (span(50, 60),), (topic_id, known)

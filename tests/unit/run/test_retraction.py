@@ -48,7 +48,7 @@ def retract(place: Place, run: str, **chosen: Any) -> list[Part]:
 
 
 def redrive(place: Place, run: str, chance: random.Random) -> None:
-    """Redrive some of what is open: an offset is written, refused, or filtered."""
+    """Redrive some open ranges: an offset is written, refused, or filtered."""
     spans = [row.range for row in place.ledger.lost("p")]
     accounts = []
     for item in chance.sample(spans, chance.randrange(len(spans) + 1)):

@@ -1,4 +1,4 @@
-"""The account of a batch: planned ranges are split by what was counted, and no offset is counted twice."""
+"""The account of a batch: planned ranges are split by counts, and no offset is counted twice."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def tally(rows: int, offsets: int | None = None, first: int = 10, last: int = 19
         (0, 0, None, Counts(absent=10)),
     ],
 )
-def test_account_splits_a_range_by_what_was_read_refused_and_written(
+def test_account_splits_a_range_by_records_read_refused_and_written(
     rows: Rows, read: int, bad: int, out: Tally | None, counts: Counts
 ) -> None:
     assert split(rows, read, bad, out) == counts

@@ -85,7 +85,7 @@ class Raised(PySparkException):
 
 
 @pytest.mark.parametrize("quoted", QUOTED)
-def test_classify_takes_no_exit_code_from_what_user_code_says(quoted: str) -> None:
+def test_classify_takes_no_exit_code_from_messages_of_user_code(quoted: str) -> None:
     """Texts as Spark 4.2 gives them, from UDFs, raise_error, values that do not convert, and Java functions."""
     worker = (
         f"An exception was thrown from the Python worker:\nTraceback (most recent call last):\n  File\nE: a\n{quoted}"
@@ -112,7 +112,7 @@ def test_classify_takes_no_exit_code_from_what_user_code_says(quoted: str) -> No
 @pytest.mark.parametrize(
     "raised", [OSError(13, "Permission denied"), ConnectionRefusedError("no"), RuntimeError("TimeoutException")]
 )
-def test_classify_takes_no_exit_code_from_what_a_transform_raises_on_the_driver(raised: Exception) -> None:
+def test_classify_takes_no_exit_code_from_errors_of_a_transform_on_the_driver(raised: Exception) -> None:
     with pytest.raises(type(raised)) as caught:
         apply(mock.Mock(side_effect=raised), cast(Any, None))
     assert type(classify(caught.value)) is SluiceError

@@ -1,4 +1,4 @@
-"""Every kind of run: its session, its verdict, and the messages of its end."""
+"""Every kind of run: its session, its source, its verdict, and the messages of its end."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ import pytest
 from tests.fixtures.books import Place, span, split
 from tests.fixtures.ledgers import attempt
 
-from sluice.errors import ConfigError, QualityError, SinkError, SluiceError, SourceUnreachableError
+from sluice.errors import ConfigError, QualityError, SinkError, SluiceError, SourceUnreachableError, TopicRecreatedError
 from sluice.ledger import Lease
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice_spark.quality.judgement import Judgement
-from sluice_spark.runs import batches
+from sluice_spark.runs import batches, source_check
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.logged import _unapplied
 from sluice_spark.runs.measured import operators_of
 from sluice_spark.runs.run import Run
+from sluice_spark.runs.source_check import SourceCheck
 
 
 def context(place: Place, run: str = "a", session: Any = None, judge: Any = None) -> RunContext:
@@ -184,3 +185,57 @@ def test_run_state_of_operators_is_that_of_the_last_batch_and_its_changes_those_
     found = operators_of([said(("save", 5, 5, 0)), said(("save", 7, 3, 1)), said(("save", 4, 0, 3))])
     assert found == [{"operator": "save", "live": 4, "updated": 8, "removed": 4, "memory": 40}]
     assert operators_of([]) == operators_of([said()]) == []
+
+
+# --- its source ------------------------------------------------------------------------------------------------------
+
+
+KNOWN = {"orders": "cluster/one", "returns": "cluster/two"}
+
+
+def topics(**now: str) -> mock.Mock:
+    """Return a source that answers with these ids."""
+    return mock.Mock(stream_ids=mock.Mock(side_effect=lambda names: {n: now[n] for n in names if n in now}))
+
+
+def check(source: object) -> SourceCheck:
+    context: Any = SimpleNamespace(pipeline=SimpleNamespace(name="p"))
+    return SourceCheck(context, source)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "now", [KNOWN, {}, {"orders": "cluster/one"}, {"orders": "/one", "returns": ""}, {"orders": "cluster/"}]
+)
+def test_source_check_passes_the_same_topics_and_unknown_ids(now: dict[str, str]) -> None:
+    check(topics(**now)).unchanged(KNOWN)
+
+
+@pytest.mark.parametrize(
+    ("now", "named"), [({**KNOWN, "returns": "cluster/three"}, "'returns'"), ({"orders": "other/one"}, "cluster")]
+)
+def test_source_check_refuses_a_recreated_topic_and_another_cluster(now: dict[str, str], named: str) -> None:
+    with pytest.raises(TopicRecreatedError, match=named) as refused:
+        check(topics(**now)).unchanged(KNOWN)
+    assert refused.value.state
+
+
+def test_source_check_asks_a_silent_source_again_after_a_minute() -> None:
+    source = topics(**KNOWN | {"orders": "cluster/another"})
+    answer, source.stream_ids.side_effect = source.stream_ids.side_effect, SourceUnreachableError("no answer")
+    with mock.patch.object(source_check.time, "monotonic", return_value=1000.0) as clock:
+        own = check(source)
+        own.unchanged(KNOWN)
+        source.stream_ids.side_effect = answer
+        clock.return_value = 1059.0
+        own.unchanged(KNOWN)
+        assert source.stream_ids.call_count == 1
+        clock.return_value = 1061.0
+        with pytest.raises(TopicRecreatedError):
+            own.unchanged(KNOWN)
+
+
+def test_source_check_asks_nothing_if_no_id_is_known_or_the_source_has_none() -> None:
+    source = topics(**KNOWN)
+    check(source).unchanged({})
+    source.stream_ids.assert_not_called()
+    check(SimpleNamespace(ids=("a",))).unchanged(KNOWN)

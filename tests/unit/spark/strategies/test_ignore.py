@@ -1,4 +1,4 @@
-"""Recovery ``ignore_range`` and ``ignore_batch``: the search for failing records, and which records a batch loses."""
+"""Recovery strategies: the error that each gives, the search of ``ignore_range`` for failing records, and losses."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from unittest import mock
 import pytest
 
 from sluice import errors
-from sluice.errors import OffsetsGoneError, SluiceError
+from sluice.errors import OffsetsGoneError, SluiceError, SourceUnreachableError
 from sluice.ledger.store import LedgerError
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
@@ -22,8 +22,32 @@ from sluice_spark.engine.failures import EngineError, classify
 from sluice_spark.sources.kafka import SIGNS
 from sluice_spark.strategies import ignore
 from sluice_spark.strategies.base import Batch
+from sluice_spark.strategies.chosen import STRATEGIES
 from sluice_spark.strategies.ignore import Ignoring, narrow
 from sluice_spark.transforms.lookups import NO_LOOKUPS
+
+FIRST = OffsetRange("t", 0, 0, 5)
+ODD = RuntimeError("Caused by: java.lang.NullPointerException")
+
+
+@pytest.mark.parametrize("recovery", list(Recovery))
+def test_strategy_of_a_recovery_name_lets_the_source_diagnose_a_failure_unless_it_ignores_it(
+    recovery: Recovery,
+) -> None:
+    strategy = STRATEGIES[recovery]
+    assert (strategy.recovery, isinstance(strategy, Ignoring)) == (recovery, recovery.ignores)
+    if recovery.ignores:
+        return
+    down = SourceUnreachableError("no broker", next_step="start it")
+    writer = mock.Mock(lookups=NO_LOOKUPS, prepare=mock.Mock(side_effect=ODD))
+    batch = mock.Mock(ranges=(FIRST,), source=mock.Mock(diagnose=mock.Mock(return_value=down)))
+    with pytest.raises(SourceUnreachableError):
+        strategy.prepare(writer, batch)
+    batch.source.diagnose.assert_called_once_with(ODD, (FIRST,))
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
 
 Offset = tuple[str, int, int]
 Trial = Callable[[Sequence[OffsetRange]], str | None]

@@ -51,17 +51,9 @@ def names(table: DeltaTable) -> list[str]:
     return sorted(files_of(table).column("path").to_pylist())
 
 
-def test_open_delta_table_is_read_from_its_beginning_once(tmp_path: Path, counted: mock.Mock) -> None:
-    path, tables = make(tmp_path / "t"), OpenTables()
-    for number in range(5):
-        assert tables.look(path).version() == number
-        add(tables.look(path), f"f{number}", version=number)
-        assert tables.look(path).transaction_version("app") == number
-        assert names(tables.look(path)) == [f"f{n}" for n in range(number + 1)]
-    assert counted.call_count == 1
-
-
-def test_open_delta_table_is_the_same_as_one_that_is_opened_now(tmp_path: Path, counted: mock.Mock) -> None:
+def test_open_delta_table_is_read_once_and_the_same_as_one_that_is_opened_now(
+    tmp_path: Path, counted: mock.Mock
+) -> None:
     """Others add, remove, change properties, write checkpoints and clean up in between."""
     chance = random.Random(3)
     path, tables = make(tmp_path / "t", **{"delta.checkpointInterval": "7"}), OpenTables()

@@ -250,7 +250,7 @@ def test_delta_table_that_is_append_only_is_neither_widened_nor_replaced(tmp_pat
 
 
 def test_delta_widens_lists_of_other_writers(tmp_path: Path) -> None:
-    """Polars writes large ones, and nobody else fixed ones."""
+    """Polars writes large ones; fixed ones are of other writers."""
     put(widening(tmp_path), 0)
     item = pa.struct([("p", pa.int32())])
     for n, kind in enumerate([pa.large_list(item), pa.list_(item, 1)]):

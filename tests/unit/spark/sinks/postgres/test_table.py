@@ -1,4 +1,4 @@
-"""A table of PostgreSQL: which rows it holds, which tables fit, and what triggers, roles and users do to it."""
+"""A table of PostgreSQL: rows that it holds, tables that fit, and changes by triggers, roles and users."""
 
 from __future__ import annotations
 
@@ -174,9 +174,8 @@ def test_postgres_refuses_a_table_that_does_not_fit(orders: Postgres, made: str,
 
 
 def test_postgres_refuses_a_view_nested_columns_and_system_names(orders: Postgres) -> None:
-    orders.execute(
-        table_of("id bigint, name text").replace("orders", "base"), "CREATE VIEW public.orders AS TABLE public.base"
-    )
+    base = table_of("id bigint, name text").replace("orders", "base")
+    orders.execute(base, "CREATE VIEW public.orders AS TABLE public.base")
     with pytest.raises(ConfigError, match="view"):
         orders.writer()
     nested = records({"o": {"x": 2}, "xmin": 1}, o=pa.struct([("x", pa.int32())]), xmin=LONG)

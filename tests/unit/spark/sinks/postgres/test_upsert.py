@@ -25,37 +25,34 @@ def orders(case: Callable[..., PostgresUpsert]) -> PostgresUpsert:
     return case(PostgresUpsert)
 
 
-def send(orders: PostgresUpsert, batch: int, *values: tuple[Any, str | None], first: int, epoch: str = "1") -> None:
+def ordered(orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch, sequence: str | None) -> None:
+    """Let the file name a sequence column, or none."""
+    keys = {"table": "orders", "mode": "upsert", "key": ["id"], "sequence": sequence}
+    monkeypatch.setattr(orders, "settings", lambda: keys)
+
+
+def send(orders: PostgresUpsert, batch: int, *values: tuple[Any, str | None], first: int) -> None:
     """Commit names of keys as one batch, at offsets from ``first`` on."""
     rows = records(*({"id": key, "name": name} for key, name in values), first=first, id=LONG, name=TEXT)
-    put(orders, orders.writer(epoch, check=False), batch, rows)
+    put(orders, orders.writer(check=False), batch, rows)
 
 
 def names(orders: PostgresUpsert) -> dict[int, str]:
     return dict(tuple(row) for row in orders.execute("SELECT id, name FROM public.orders"))
 
 
-def test_postgres_upsert_keeps_the_row_of_the_highest_offset(orders: PostgresUpsert) -> None:
-    send(orders, 0, *((n % 6, f"v{n}") for n in range(20)), first=0)
-    assert names(orders) == {key: f"v{max(n for n in range(20) if n % 6 == key)}" for key in range(6)}
-    send(orders, 1, (0, "newer"), first=20)
-    send(orders, 0, (0, "late"), (9, "only"), first=2, epoch="redriven")  # lost records that are driven again
-    assert (names(orders)[0], names(orders)[9]) == ("newer", "only")
-
-
-def test_postgres_upsert_keeps_the_row_of_the_highest_sequence(
-    orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("sequence", [None, "at"])
+def test_postgres_upsert_keeps_the_newest_row_of_a_key(
+    orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch, sequence: str | None
 ) -> None:
-    monkeypatch.setattr(orders, "settings", lambda: {
-        "table": "orders", "mode": "upsert", "key": ["id"], "sequence": "at"})  # fmt: skip
+    ordered(orders, monkeypatch, sequence)
     chance = random.Random(7)
     sent = [{"id": chance.randrange(5), "at": chance.choice([None, *range(8)]), "name": str(n)} for n in range(60)]
-    for batch, first in enumerate(range(0, 60, 15)):
+    for batch, first in enumerate((15, 0, 45, 30)):  # also lost records that are driven again
         rows = records(*sent[first : first + 15], first=first, id=LONG, at=LONG, name=TEXT)
-        put(orders, orders.writer(check=False), batch, rows)
-    ranks = [(row["id"], (-1 if row["at"] is None else row["at"], int(str(row["name"])))) for row in sent]
-    wanted = {key: str(max(rank for k, rank in ranks if k == key)[1]) for key in range(5)}
-    assert names(orders) == wanted
+        put(orders, orders.writer("1" if first else "redriven", check=False), batch, rows)
+    ranks = [(row["id"], (-1 if row["at"] is None or not sequence else row["at"], n)) for n, row in enumerate(sent)]
+    assert names(orders) == {key: str(max(rank for k, rank in ranks if k == key)[1]) for key in range(5)}
 
 
 def test_postgres_upsert_refuses_a_row_without_a_key_and_names_the_rule(orders: PostgresUpsert) -> None:
@@ -85,8 +82,7 @@ def test_postgres_upsert_needs_a_unique_index(orders: PostgresUpsert) -> None:
 def test_postgres_trigger_that_keeps_a_merge_back_is_no_silent_loss(
     orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch, when: str, sequence: str | None
 ) -> None:
-    monkeypatch.setattr(orders, "settings", lambda: {
-        "table": "orders", "mode": "upsert", "key": ["id"], "sequence": sequence})  # fmt: skip
+    ordered(orders, monkeypatch, sequence)
     send(orders, 0, (0, "a"), (1, "b"), first=0)
     orders.execute(
         "CREATE FUNCTION skip() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
@@ -104,12 +100,13 @@ def test_postgres_trigger_that_keeps_a_merge_back_is_no_silent_loss(
 def test_postgres_upsert_does_not_depend_on_the_order_of_records(postgres: str, sequence: str | None) -> None:
     """Batches of any cut, in any order, some of them twice, give what all records in one batch give."""
     engine = sa.create_engine(new_database(postgres))
-    names = ["id", 'Se"q', "at", "_topic", "_partition", "_offset", "_timestamp"]
+    key = ["id", 'Se"q']
     kinds = 'id uuid, "Se""q" text, at int, _topic text, _partition int, _offset bigint, _timestamp timestamptz'
-    forgotten = remembered(["id", 'Se"q'], sequence)
+    names = [*key, "at", "_topic", "_partition", "_offset", "_timestamp"]
     values = {n: f"{name_of(n)}::uuid" if n == "id" else name_of(n) for n in names}
-    upsert = Upsert("rows", "pg_temp.sluice_staged", values, ["id", 'Se"q'], sequence, "gone")
-    chance = random.Random(3)
+    upsert = Upsert("rows", "pg_temp.sluice_staged", values, key, sequence, "gone")
+    forgotten = ", ".join(map(name_of, remembered(key, sequence)))
+    chance, deleted = random.Random(3), "__sluice_deleted boolean"
     ids = ["7d444840-9dc0-11d1-b245-5ffdce74fad2", "7D444840-9DC0-11D1-B245-5FFDCE74FAD2",
            "00000000-0000-0000-0000-000000000000"]  # fmt: skip
     with engine.connect() as connection:
@@ -122,23 +119,17 @@ def test_postgres_upsert_does_not_depend_on_the_order_of_records(postgres: str, 
                 at = "NULL" if chance.random() < 0.2 else str(chance.randrange(4))
                 gone = chance.random() < 0.4 and (sequence is None or at != "NULL")
                 one = ids[0] if place == 0 and chance.random() < 0.5 else ids[1] if place == 0 else ids[2]
-                sent.append(
-                    f"('{one}', 'k{place}', {at}, 't', {place}, {n}, to_timestamp({chance.randrange(5)}), {gone})"
-                )
+                time = f"to_timestamp({chance.randrange(5)})"
+                sent.append(f"('{one}', 'k{place}', {at}, 't', {place}, {n}, {time}, {gone})")
 
             def merged(batches: list[list[str]]) -> list[Any]:
-                for table, columns in (("rows", kinds), ("gone", None)):
-                    run(f"DROP TABLE IF EXISTS {table}")
-                    if columns:
-                        run(f'CREATE TABLE {table} ({columns}, PRIMARY KEY (id, "Se""q"))')
-                run(f"CREATE TABLE gone AS SELECT {', '.join(map(name_of, forgotten))} FROM rows WITH NO DATA")
+                run("DROP TABLE IF EXISTS rows, gone")
+                run(f'CREATE TABLE rows ({kinds}, PRIMARY KEY (id, "Se""q"))')
+                run(f"CREATE TABLE gone AS SELECT {forgotten} FROM rows WITH NO DATA")
                 run('ALTER TABLE gone ADD PRIMARY KEY (id, "Se""q")')
                 for batch in batches:
                     run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
-                    run(
-                        f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, "
-                        "__sluice_deleted boolean)"
-                    )
+                    run(f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, {deleted})")
                     run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
                     for statement in upsert.merge():
                         run(statement.replace("%", "%%"))

@@ -1,0 +1,148 @@
+"""Rows that leave Parquet files: a slice of offsets and times, rows of keys, rows of runs."""
+
+from __future__ import annotations
+
+import math
+import random
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from deltalake import DeltaTable, write_deltalake
+from pyspark.sql.pandas.types import from_arrow_schema
+from tests.fixtures.deltas import marked
+from tests.fixtures.parquet import stage
+
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.base import NOTHING, Staged
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.slice import Slice
+
+
+def test_slice_chooses_files_as_a_look_at_each_would(tmp_path: Path) -> None:
+    """Against the same question asked file by file, with statistics that are missing here and there."""
+    chance = random.Random(7)
+    zero = datetime(2026, 1, 1, tzinfo=UTC)
+    for _ in range(200):
+        files = []
+        for n in range(30):
+            low, wide = chance.randrange(100), chance.randrange(20)
+            first, long = chance.randrange(10_000), chance.randrange(2_000)
+            file: dict[str, Any] = {"path": f"f{n}", "min._topic": chance.choice("abc"), "min._partition": n % 3}
+            file |= {"max._topic": chance.choice(["c", file["min._topic"]]), "max._partition": n % 3}
+            file |= {"min._offset": low, "max._offset": low + wide}
+            file |= {"min._timestamp": zero + timedelta(milliseconds=first)}
+            file |= {"max._timestamp": zero + timedelta(milliseconds=first + long)}
+            for key in list(file)[1:]:
+                if chance.random() < 0.05:
+                    file[key] = None
+            files.append(file)
+        kinds = {"_topic": pa.string(), "_partition": pa.int32(), "_offset": pa.int64()}
+        kinds["_timestamp"] = pa.timestamp("us", "UTC")
+        fields = [pa.field(f"{end}.{c}", k) for c, k in kinds.items() for end in ("min", "max")]
+        left_out = chance.choice([*kinds, None])
+        table = pa.Table.from_pylist(files, schema=pa.schema([pa.field("path", pa.string()), *fields]))
+        if left_out:
+            table = table.drop_columns([f"min.{left_out}", f"max.{left_out}"])
+            files = [{k: v for k, v in f.items() if not k.endswith(left_out)} for f in files]
+        ranges = [OffsetRange(chance.choice("abc"), chance.randrange(3), at := chance.randrange(100), at + 10)
+                  for _ in range(2)]  # fmt: skip
+        start = int(zero.timestamp() * 1000) + chance.randrange(10_000)
+        gone = Slice(ranges, start, start + chance.randrange(1, 1000))
+        chosen = [f["path"] for f, may in zip(files, gone._may_hold(table), strict=True) if may]
+        assert chosen == [f["path"] for f in files if _may_hold(f, gone)]
+
+
+def _may_hold(file: dict[str, Any], gone: Slice) -> bool:
+    def outside(column: str, first: Any, last: Any) -> bool:
+        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        return (low is not None and low > last) or (high is not None and high < first)
+
+    def at(stamp: datetime) -> int:
+        return round(stamp.timestamp() * 1000)
+
+    low, high = file.get("min._timestamp"), file.get("max._timestamp")
+    if (low is not None and at(low) >= gone.end) or (high is not None and at(high) + 1 < gone.start):
+        return False
+    return any(
+        not (
+            outside("_topic", r.topic, r.topic)
+            or outside("_partition", r.partition, r.partition)
+            or outside("_offset", r.start, r.end - 1)
+        )
+        for r in gone.ranges
+    )
+
+
+# --- rows of keys ----------------------------------------------------------------------------------------------------
+
+
+NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
+HOUR = timedelta(hours=1)
+SCHEMA = pa.schema(
+    [("start", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.float64()), ("m", pa.decimal128(5, 2)),
+     ("n", pa.int64())]
+)  # fmt: skip
+
+
+VIEWS = SCHEMA.set(1, pa.field("k", pa.string_view()))
+"""As delta-rs rewrites a file for a DELETE or an UPDATE."""
+
+
+def put(root: Path, batch: int, *rows: tuple[Any, ...], schema: pa.Schema = SCHEMA) -> Staged:
+    columns = [pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), schema, strict=True)]
+    return stage(root, batch, pa.table(columns, schema), offsets=False)
+
+
+@pytest.mark.parametrize("schema", [SCHEMA, VIEWS], ids=["plain", "views"])
+@pytest.mark.parametrize("keys", [("start", "k", "v", "m"), ("start",)])
+def test_keyed_rows_leave_and_those_with_other_keys_stay(
+    tmp_path: Path, keys: tuple[str, ...], schema: pa.Schema
+) -> None:
+    one = Decimal("1.00")
+    staged = put(tmp_path, 1, (NOON, None, math.nan, one, 9), (NOON, "a", 0.5, None, 9))
+    table = [
+        (NOON, None, math.nan, one, 1), (NOON, "a", 0.5, None, 2), (NOON, "None", 0.5, None, 3),
+        (NOON, "a", None, None, 4), (NOON + HOUR, "a", 0.5, None, 5),
+        (NOON + timedelta(microseconds=1), "a", 0.5, None, 6),
+    ]  # fmt: skip
+    paths = [
+        put(tmp_path, 0, *rows, schema=kinds).files[0].path
+        for rows, kinds in ((table, schema), ([(NOON + HOUR, "b", 1.0, None, 7)], SCHEMA))
+    ]
+    gone = Keyed.of(str(tmp_path), staged, keys)
+    found = gone.find(str(tmp_path), pa.table({"path": paths}))
+    assert list(found) == paths[:1]
+    (file,) = gone.keep(str(tmp_path), "p-e1-000001", found).files
+    assert file.path.startswith("batches/p-e1-000001-")
+    left = pq.read_table(tmp_path / file.path).column("n").to_pylist()
+    assert left == ([3, 4, 5, 6] if len(keys) > 1 else [5, 6])
+    assert Keyed((), keys=("start",)).find(str(tmp_path), pa.table({"path": paths})) == {}, "no key, no row"
+
+
+# --- rows of runs ----------------------------------------------------------------------------------------------------
+
+
+RUNS = pa.schema([("n", pa.int64()), ("_run", pa.string())])
+
+
+@pytest.mark.parametrize("partition_by", [[], ["_run"]])
+def test_rows_of_runs_leave_a_table_once_and_no_others(tmp_path: Path, partition_by: list[str]) -> None:
+    path = str(tmp_path / "table")
+    for rows in ([(1, "a"), (2, "a")], [(3, "a"), (4, "b's"), (5, None), (6, "c d")], [(7, "x"), (8, None)]):
+        data = pa.table([pa.array(c, f.type) for c, f in zip(zip(*rows, strict=True), RUNS, strict=True)], RUNS)
+        write_deltalake(path, data, mode="append", partition_by=partition_by or None)
+    marked(path, "p", "sink")
+    sink, columns = DeltaSink(path, "sluice:p:1", partition_by), from_arrow_schema(RUNS)
+    gone = OfRuns([], runs=frozenset({"a", "b's", "c d", "nobody"}))
+    for counts in ({}, None):
+        assert sink.replace(gone, NOTHING, columns, 0, {"run": "r", "pipeline": "p"}, name="p-e1-000000") == counts
+        left = DeltaTable(path).to_pyarrow_table().to_pylist()
+        assert sorted((row["n"], row["_run"]) for row in left) == [(5, None), (7, "x"), (8, None)]
+        assert sink.version() == 0
