@@ -10,14 +10,13 @@ from dataclasses import replace
 
 import pytest
 from tests.chaos.boxed import KINDS, TOY, exact, made
+from tests.chaos.cases import DIRECT, LONG
 from tests.chaos.states.origins import SocketBox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
-LONG = pytest.mark.long
-DIRECT = ("before-sink-commit", "sink-committed", "quarantine-committed", "batch-recorded")
 STRATEGIES = {
-    "replay": ("run-planned", "rows-staged", *DIRECT),
+    "replay": ("run-planned", "session-started", "rows-staged", *DIRECT),
     "wal": ("segments-staged", "before-seal", "sealed", "seal-recorded", "batch-started", *DIRECT, "query-ended"),
     "hot": ("rows-staged", *DIRECT),
     "ignore_range": ("quarantine-staged", *DIRECT),
@@ -37,10 +36,10 @@ FAST = [
     ("rate", "replay", "rows-staged"),
     ("socket", "wal", "position-committed"),
 ]
-"""In each run of the suite: a kill for each sink, and one at a step of each source's own; without a kill for those
-that share their steps with another. `delta` dies in test_driver_killed.py, `foreach` and tables that are upserted in
-test_sinks.py, several sinks in test_also.py; `wal`, `ignore_range` and `ignore_batch` have files of their names;
-`hot` needs the cluster of test_hot.py; topics by a pattern and clusters have test_patterns.py and test_failover.py."""
+"""In each run of the suite: a kill for each sink, and one at a step of each source's own. `delta` dies in
+test_driver_killed.py, `foreach` and tables that are upserted in test_sinks.py, several sinks in test_also.py; `wal`,
+`ignore_range` and `ignore_batch` have files of their names; `hot` needs the cluster of test_hot.py; topics by a pattern
+and clusters have test_patterns.py and test_failover.py."""
 
 
 def every() -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -57,7 +56,7 @@ def every() -> Iterator[tuple[str, str, tuple[str, ...]]]:
 @pytest.mark.parametrize(
     ("name", "recovery", "points"),
     [
-        *(pytest.param(n, r, (p,) if p else (), id=f"{n}-{r}-{p}") for n, r, p in FAST),
+        *(pytest.param(n, r, (p,), id=f"{n}-{r}-{p}") for n, r, p in FAST),
         *(pytest.param(n, r, p, id=f"{n}-{r}-{'all' if len(p) > 1 else p[0]}", marks=LONG) for n, r, p in every()),
     ],
 )
