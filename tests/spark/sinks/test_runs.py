@@ -93,7 +93,8 @@ def test_sink_that_is_not_read_back_is_judged_by_its_staged_rows(request: pytest
     box.produce([(0, b"k", encoded({"id": 3, "name": "x", "i": 3}))])
     box.run("last", validate=True)
     assert list(staged.rglob("*.parquet")) == [], "what is out of its time goes"
-    box.run("interval", interval=("2026-03-02", "2026-03-03"), expect=10)
+    said = box.run("interval", interval=("2026-03-02", "2026-03-03"), expect=10).message
+    assert f"sink.{name} cannot replace rows" in said
     (box.home / "suite.json").write_text(json.dumps(SUITE))
     box.produce([(0, b"k", encoded({"id": 4, "name": "x", "i": 4}))])
     assert "meta.scope" in box.run("whole", validate=True, expect=10).message

@@ -89,28 +89,6 @@ def test_delta_opens_a_table_by_few_commits_however_old_it_is(spark: SparkSessio
     assert sorted(r.id for r in spark.read.format("delta").load(sink.path).collect()) == expected
 
 
-@pytest.mark.parametrize(
-    ("extra", "told"),
-    [
-        ({"name": "'x'"}, "name: only in the pipeline"),
-        ({"id": "'x'"}, "id"),
-        ({"_offset": "1"}, "_offset"),
-    ],
-)
-def test_delta_refuses_a_table_of_another_shape(
-    spark: SparkSession, tmp_path: Path, extra: dict[str, str], told: str
-) -> None:
-    sink = DeltaSink(str(tmp_path / "t"), "app")
-    put(sink, rows(spark, 0, 3), 0)
-    sink.check(rows(spark, 0, 0).schema)
-    frame = rows(spark, 0, 0).drop(*extra).selectExpr("*", *(f"{sql} AS {n}" for n, sql in extra.items()))
-    with pytest.raises(ConfigError, match="does not fit the pipeline") as caught:
-        sink.check(frame.schema)
-    assert told in caught.value.what
-    with pytest.raises(ConfigError, match="_run: only in the table"):
-        sink.check(rows(spark, 0, 0).drop("_run").schema)
-
-
 def test_delta_refuses_a_table_partitioned_otherwise_or_with_constraints(spark: SparkSession, tmp_path: Path) -> None:
     put(DeltaSink(str(tmp_path / "t"), "app"), rows(spark, 0, 3), 0)
     with pytest.raises(ConfigError, match="partitioned by"):
@@ -194,7 +172,7 @@ def test_delta_replaces_a_slice_of_a_partitioned_table_with_awkward_names(spark:
     assert sorted(zip(table["id"].to_pylist(), table["place"].to_pylist(), strict=True)) == [(0, "é %"), (1, "é %")]
 
 
-def test_delta_replaces_no_rows_of_a_table_with_deletion_vectors(spark: SparkSession, tmp_path: Path) -> None:
+def test_delta_replaces_and_counts_no_rows_that_deletion_vectors_deleted(spark: SparkSession, tmp_path: Path) -> None:
     """A copy of a file's other rows would bring back what was deleted; appending goes on."""
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, rows(spark, 0, 10), 0)
@@ -203,6 +181,8 @@ def test_delta_replaces_no_rows_of_a_table_with_deletion_vectors(spark: SparkSes
     assert put(sink, rows(spark, 10, 12), 1)
     left = Counter([*range(7), 8, 9, 10, 11])
     assert Counter(r.id for r in spark.read.format("delta").load(sink.path).collect()) == left
+    found, count = sink.rows_of(spark, ["r"])
+    assert (Counter(r.id for r in found.collect()), count) == (left, 11)
     for enabled in ("true", "false"):  # switched off, what was deleted by vectors still is
         spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('delta.enableDeletionVectors' = {enabled})")
         with pytest.raises(ConfigError, match="deletion vectors"):
