@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 from tests.chaos import commands
-from tests.chaos.commands import AGAIN, assert_conserved, days, killed, lost, redrive, reset, retract
+from tests.chaos.cases import BATCH
+from tests.chaos.commands import AGAIN, AS_NUMBER, assert_conserved, days, killed, listed, lost, redrive, reset, retract
 from tests.fixtures.runs import Offset, Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -22,7 +23,7 @@ class Correction:
 
     points: tuple[str, ...] = ("sink-committed", "before-sink-commit", "batch-recorded")
     """Where it is killed; at the first one in each ``make test``."""
-    early: tuple[str, ...] = ("run-planned", "batch-started", "rows-staged", "quarantine-staged", "before-sink-commit")
+    early: tuple[str, ...] = ("run-planned", *BATCH[:4])
     """The points before it takes effect."""
 
     def __init__(self, sandbox: Sandbox) -> None:
@@ -53,17 +54,7 @@ class Correction:
 
 
 class IntervalCorrection(Correction):
-    points = (
-        "sink-committed",
-        "run-planned",
-        "batch-started",
-        "rows-staged",
-        "quarantine-staged",
-        "before-sink-commit",
-        "quarantine-committed",
-        "batch-recorded",
-        "judged",
-    )
+    points = ("sink-committed", "run-planned", *(point for point in BATCH if point != "sink-committed"), "judged")
 
     def prepare(self) -> None:
         commands.feed_days(self.sandbox, 1, 7, bad=True)
@@ -108,9 +99,7 @@ class QuarantinedCorrection(Correction):
         assert self.sandbox.account("first")["quarantined"] == 3
 
     def carry_out(self, kill_at: str | None = None, *, done: bool = False) -> None:
-        columns = "cast(id AS BIGINT) AS id, name, _topic, _partition, _offset, _timestamp"
-        decode = {"json": {"schema": "id STRING, name STRING"}}
-        self.sandbox.configure(decode=decode, transform={"sql": f"SELECT {columns} FROM source"})
+        self.sandbox.configure(**AS_NUMBER)
         super().carry_out(kill_at)
         self.sandbox.configure()
 
@@ -118,10 +107,10 @@ class QuarantinedCorrection(Correction):
         return {"redriven": "quarantined"}
 
     def check(self, done: bool) -> None:
-        left = self.sandbox.rows("table_quarantine").to_pylist()
+        left = listed(self.sandbox, "table_quarantine")
         assert len(left) == (1 if done else 3)
         assert {"first"} == {row["_run"] for row in left}
-        assert ({7, 8} <= set(self.sandbox.rows().column("id").to_pylist())) is done
+        assert ({7, 8} <= {row["id"] for row in listed(self.sandbox)}) is done
 
 
 class DroppedCorrection(Correction):

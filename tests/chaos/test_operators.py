@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from tests.chaos import cases
 from tests.chaos.commands import deep
 from tests.chaos.models import dedupe, processor, windows
 from tests.fixtures.runs import Sandbox
@@ -19,16 +20,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.ma
 BEFORE = ("run-planned", "window-defined")
 LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
 """The points that come before a batch, by way of the write-ahead log."""
-BATCH = (
-    "batch-started",
-    "rows-staged",
-    "quarantine-staged",
-    "before-sink-commit",
-    "sink-committed",
-    "quarantine-committed",
-    "batch-recorded",
-    "query-ended",
-)
+BATCH = (*cases.BATCH, "query-ended")
 DROPPED = ("batch-started", "rows-staged", "state-dropped", *BATCH[2:])
 """The same where the state of an attempt is dropped before another one."""
 CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-sink-commit:2")
@@ -95,7 +87,7 @@ LONG: dict[str, dict[str, list[str]]] = {
 }
 
 
-def cases() -> Iterator[Any]:
+def deaths() -> Iterator[Any]:
     """Yield operator, strategy and points; the name says which points."""
     for name, points in SHORT.items():
         marks = [] if name in FAST else [pytest.mark.long]
@@ -112,7 +104,7 @@ def cases() -> Iterator[Any]:
                 yield pytest.param(name, recovery, points, id=f"{name}-{recovery}-{kind}-long", marks=pytest.mark.long)
 
 
-@pytest.mark.parametrize(("name", "recovery", "points"), cases())
+@pytest.mark.parametrize(("name", "recovery", "points"), deaths())
 def test_operator_loses_and_doubles_nothing_when_drivers_die(
     sandbox: Sandbox, name: str, recovery: str, points: tuple[str, ...]
 ) -> None:
