@@ -179,10 +179,7 @@ def queue(bench: Bench, options: Options) -> dict[str, Any]:
             redis.add("queued", portion)
         os.environ[variable_of("redis_default")] = json.dumps(redis.connection())
         source = {"queue": {"connection": "redis_default", "kind": Redis.kind, "streams": ["queued"], "field": "value"}}
-        sides = {
-            "kafka": lambda: bench.drain(topic).figure,
-            "redis": lambda: bench.drain(topic, source=source).figure,
-        }
+        sides = {"kafka": lambda: bench.drain(topic).figure, "redis": lambda: bench.drain(topic, source=source).figure}
         title = "a queue (Redis Streams) and Kafka: drain, not judged"
         return compare(title, records, options.runs, sides, goal=Goal("of Kafka", 2.0))
     finally:

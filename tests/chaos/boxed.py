@@ -9,16 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
-from tests.chaos.states.boxes import (
-    Box,
-    ConsoleBox,
-    FolderBox,
-    IcebergBox,
-    PostgresBox,
-    TopicBox,
-    WriterBox,
-    close,
-)
+from tests.chaos.states.boxes import Box, ConsoleBox, FolderBox, IcebergBox, PostgresBox, TopicBox, WriterBox, close
 from tests.chaos.states.catalog import SCENARIOS
 from tests.chaos.states.oracle import Oracle
 from tests.chaos.states.origins import FileBox, Read, RedisBox

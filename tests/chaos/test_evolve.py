@@ -78,10 +78,7 @@ def test_evolve_adds_rows_and_columns_together_when_drivers_are_killed(
 
 @pytest.mark.long
 @pytest.mark.parametrize("point", ["columns-rewritten", "columns-widened", "before-sink-commit", "sink-committed"])
-@pytest.mark.parametrize(
-    ("recovery", "engine"),
-    [*WAYS, ("ignore_range", "auto")],
-)
+@pytest.mark.parametrize(("recovery", "engine"), [*WAYS, ("ignore_range", "auto")])
 def test_evolve_widens_types_and_changes_no_row_when_drivers_are_killed(
     sandbox: Sandbox, recovery: str, engine: str, point: str
 ) -> None:

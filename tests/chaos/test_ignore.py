@@ -98,9 +98,7 @@ def test_poison_costs_what_the_strategy_of_the_run_says_and_each_run_may_have_an
 
 
 @LONG
-def test_records_that_retention_took_before_or_during_a_run_are_lost_exactly(
-    sandbox: Sandbox,
-) -> None:
+def test_records_that_retention_took_before_or_during_a_run_are_lost_exactly(sandbox: Sandbox) -> None:
     sandbox.feed(6)
     sandbox.run("before")
 
@@ -159,9 +157,7 @@ def garble(sandbox: Sandbox, partition: int, text: bytes) -> None:
 
 
 @LONG
-def test_corrupt_record_is_named_under_replay_and_lost_alone_under_ignore_range(
-    sandbox: Sandbox,
-) -> None:
+def test_corrupt_record_is_named_under_replay_and_lost_alone_under_ignore_range(sandbox: Sandbox) -> None:
     sandbox.configure(kafka={"max_records_per_batch": 100})
     for n in range(8):
         sandbox.produce([(n % 2, b"k%d" % n, good(n))])  # each a batch of its own in the broker's log

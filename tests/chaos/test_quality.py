@@ -115,10 +115,7 @@ def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sa
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("point", "command"),
-    [
-        ("sink-committed", ("retract", "bad")),
-        ("epoch-closed", ("reset", "--from", "latest", "--truncate", "--yes")),
-    ],
+    [("sink-committed", ("retract", "bad")), ("epoch-closed", ("reset", "--from", "latest", "--truncate", "--yes"))],
     ids=["retract", "reset"],
 )
 def test_pipeline_is_held_no_more_when_a_dead_command_took_the_rows_back(

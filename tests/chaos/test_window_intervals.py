@@ -66,10 +66,7 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay") -
 
 @pytest.mark.parametrize(
     ("window", "recovery"),
-    [
-        (SLIDING, "replay"),
-        *long((HOURLY, "wal"), (UPDATED, "replay"), (PANES, "replay")),
-    ],
+    [(SLIDING, "replay"), *long((HOURLY, "wal"), (UPDATED, "replay"), (PANES, "replay"))],
     ids=["sliding", "by-the-log", "update", "panes"],
 )
 def test_interval_makes_its_windows_again_and_no_others(

@@ -23,9 +23,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 
 @pytest.mark.parametrize(
-    "window",
-    [SLIDING, *long(HOURLY, PANES, SESSIONS)],
-    ids=["sliding", "tumbling", "panes", "sessions"],
+    "window", [SLIDING, *long(HOURLY, PANES, SESSIONS)], ids=["sliding", "tumbling", "panes", "sessions"]
 )
 def test_open_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]) -> None:
     stream = stream_of(sandbox, window)
@@ -66,10 +64,7 @@ def test_open_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str,
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "point"),
-    [
-        (SLIDING, None),
-        *((window, "closing-planned") for window in (SLIDING, PANES, SESSIONS)),
-    ],
+    [(SLIDING, None), *((window, "closing-planned") for window in (SLIDING, PANES, SESSIONS))],
     ids=["sliding", "sliding-killed", "panes-killed", "sessions-killed"],
 )
 def test_windows_of_a_resting_stream_are_flushed_once(

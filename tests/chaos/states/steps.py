@@ -68,11 +68,7 @@ BETWEEN: Mapping[str, tuple[Window, ...]] = {
     # landing
     "log files": (_window("session-started seal-recorded", "segments-staged"),),
     "log note": (_window("session-started seal-recorded", "segments-staged"), _window("segments-staged", "sealed")),
-    "log commit": (
-        _window("before-seal", "sealed"),
-        _SWITCHING,
-        _window("query-ended", "segments-forgotten"),
-    ),
+    "log commit": (_window("before-seal", "sealed"), _SWITCHING, _window("query-ended", "segments-forgotten")),
     "ledger SegmentSealed": (_window("sealed", "seal-recorded"), _PLANNING),
     # a batch; what a dead driver left undone is made good while the next run plans
     "ledger BatchStarted": (
