@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,32 +10,6 @@ from tests.chaos.commands import deep, delta
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
-
-
-def rows_of(report: dict[str, Any]) -> tuple[int, int]:
-    return report["tables"]["sink"]["rows"], report["tables"]["quarantine"]["rows"]
-
-
-@pytest.mark.long
-def test_deep_audit_proves_runs_through_the_log_and_past_it(sandbox: Sandbox) -> None:
-    drops = {"sql": "SELECT * FROM source WHERE id % 5 <> 0"}
-    partitioned = {"delta": {"path": "table", "partition_by": ["_topic", "_partition"]}}
-    sandbox.configure(recovery="wal", rows="filter", transform=drops, sink=partitioned)
-    sandbox.feed(20, bad_every=4)
-    sandbox.run("through the log")
-    sandbox.configure(rows="filter", transform=drops, sink=partitioned)
-    sandbox.feed(9)
-    sandbox.run("past it")
-    report = deep(sandbox)
-    assert rows_of(report) == (sum(sandbox.sink().values()), 5)
-    assert report["tables"]["log"]["records"] == 20
-    assert sandbox.total("filtered") > 0
-
-    segment = next((sandbox.home / "logs").rglob("*.parquet"))
-    segment.write_bytes(segment.read_bytes()[:-1])
-    (problem,) = deep(sandbox, balanced=False)["problems"]
-    assert f"/{segment.name} of {sandbox.topic}-" in problem
-    assert "is truncated" in problem
 
 
 @pytest.mark.long
