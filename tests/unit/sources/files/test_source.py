@@ -6,16 +6,17 @@ import io
 import os
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from tests.fixtures.pipelines import modelled
 
 from sluice.errors import ConfigError
 from sluice.home import Home
-from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.sources.files.config import FileSource
 from sluice.sources.files.source import Files
@@ -36,8 +37,17 @@ def put(root: Path, name: str, text: str | bytes, age: float = 60) -> Path:
 
 
 def end(files: Files) -> int:
+    """Look; return how many rows have an offset."""
     (state,) = files.snapshot()
     return state.partitions[0].end
+
+
+def refused(files: Files, named: str) -> None:
+    """Look; check that it is refused, and enters nothing."""
+    before = files.book.end
+    with pytest.raises(ConfigError, match=named) as caught:
+        files.snapshot()
+    assert (bool(caught.value.state), files.book.end) == (True, before)
 
 
 def order(files: Files) -> list[str]:
@@ -48,12 +58,8 @@ def test_file_source_gives_each_row_one_offset_in_looks_at_once(tmp_path: Path) 
     opened(tmp_path).snapshot()
     for number in range(40):
         put(tmp_path, f"{number:02}.json", "x\n" * (number % 3 + 1))
-    lookers = [opened(tmp_path) for _ in range(4)]
-    threads = [threading.Thread(target=looker.snapshot) for looker in lookers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(Files.snapshot, [opened(tmp_path) for _ in range(4)]))
     files = opened(tmp_path)
     assert end(files) == sum(number % 3 + 1 for number in range(40))
     assert sorted(order(files)) == [f"{number:02}.json" for number in range(40)]
@@ -86,8 +92,7 @@ def test_file_source_refuses_another_header_behind_an_empty_file(tmp_path: Path)
         put(tmp_path, name, text)
         files.snapshot()
     put(tmp_path, "c.csv", "id,total\n1,2\n")
-    with pytest.raises(ConfigError, match=r"c\.csv.*id,total.*a\.csv"):
-        files.snapshot()
+    refused(files, r"c\.csv.*id,total.*a\.csv")
 
 
 def test_file_source_refuses_a_folder_of_another_name(tmp_path: Path) -> None:
@@ -97,8 +102,7 @@ def test_file_source_refuses_a_folder_of_another_name(tmp_path: Path) -> None:
     assert end(opened(tmp_path)) == 2
     (tmp_path / "inbox").rename(tmp_path / "new")
     (tmp_path / "inbox").symlink_to(tmp_path / "new")
-    with pytest.raises(ConfigError, match=r"inbox.*source\.file\.path"):
-        opened(tmp_path, path=str(tmp_path / "new")).snapshot()
+    refused(opened(tmp_path, path=str(tmp_path / "new")), r"inbox.*source\.file\.path")
     assert end(opened(tmp_path)) == 2
 
 
@@ -111,32 +115,22 @@ def test_file_source_refuses_a_header_with_columns_in_other_places(
     tmp_path: Path, header: str, moved: str | None
 ) -> None:
     put(tmp_path, "a.csv", f"{header}\nJane,Doe\n")
-    spec = {
-        "pipeline": "p",
-        "sink": {"delta": {"path": "t"}},
-        "decode": {"csv": {"schema": "first STRING, last STRING"}},
-    }
-    source = {"path": str(tmp_path / "inbox"), "format": "csv", "header": True}
-    config = Pipeline.model_validate({**spec, "source": {"file": source}}).source.config
-    assert isinstance(config, FileSource)
-    files = Files(config, Home(str(tmp_path / "home")), "p")
+    source = f"source.file: {{path: {tmp_path}/inbox, format: csv, header: true}}"
+    spec: Any = modelled(f'{source}, decode: {{csv: {{schema: "first STRING, last STRING"}}}}', "files")
+    files = Files(spec.source.config, Home(str(tmp_path / "home")), "p")
     if moved is None:
         assert end(files) == 1
-        return
-    with pytest.raises(ConfigError, match=rf"decode\.csv\.schema has '{moved}'"):
-        files.snapshot()
-    assert files.book.end == 0
+    else:
+        refused(files, rf"decode\.csv\.schema has '{moved}'")
 
 
 def test_file_source_reads_in_the_order_of_names_or_times(tmp_path: Path) -> None:
     for name, age in (("a.json", 10), ("b.json", 30), ("c.json", 20)):
         put(tmp_path, name, "x\n", age)
     files = opened(tmp_path)
-    assert end(files) == 3
-    assert order(files) == ["a.json", "b.json", "c.json"]
     other = Files(files.config.model_copy(update={"order": "modified"}), Home(str(tmp_path / "other")), "p")
-    assert end(other) == 3
-    assert order(other) == ["b.json", "c.json", "a.json"]
+    assert (end(files), order(files)) == (3, ["a.json", "b.json", "c.json"])
+    assert (end(other), order(other)) == (3, ["b.json", "c.json", "a.json"])
 
 
 def test_file_source_leaves_a_growing_file_to_the_next_look(tmp_path: Path) -> None:
@@ -175,9 +169,7 @@ def test_file_source_refuses_other_columns_and_takes_nothing(tmp_path: Path) -> 
     assert end(files) == 1
     put(tmp_path, "b.csv", "id,name\n2,y\n")
     bad = put(tmp_path, "c.csv", "name,id\nz,3\n")
-    with pytest.raises(ConfigError, match=r"c\.csv.*name,id.*b\.csv"):
-        files.snapshot()
-    assert files.book.end == 1
+    refused(files, r"c\.csv.*name,id.*b\.csv")
     bad.unlink()
     assert end(files) == 2
 
@@ -195,13 +187,13 @@ def test_file_source_leaves_a_file_that_the_archive_has(tmp_path: Path, caplog: 
     assert "the archive has a file of this name" in caplog.text
 
 
-def parquet(**columns: Any) -> bytes:
+def parquet(table: pa.Table | None = None, **columns: Any) -> bytes:
     out = io.BytesIO()
-    pq.write_table(pa.table(columns), out)
+    pq.write_table(table or pa.table(columns), out)
     return out.getvalue()
 
 
-def test_parquet_files_with_other_columns_are_noted_once_each_change(tmp_path: Path) -> None:
+def test_file_source_notes_each_change_of_parquet_columns_once(tmp_path: Path) -> None:
     files = opened(tmp_path, format="parquet")
     put(tmp_path, "a", parquet(id=[1, 2], name=["x", "y"]))
     put(tmp_path, "b", parquet(id=[3], name=["z"]))
@@ -232,20 +224,14 @@ def test_file_source_leaves_a_file_that_is_cut_short(tmp_path: Path, format_: st
     assert ("b is not complete, and is left to the next run" in files.notes) == (format_ == "avro")
 
 
-def test_parquet_file_with_a_column_twice_is_refused(tmp_path: Path) -> None:
+def test_file_source_refuses_a_parquet_file_with_a_column_twice(tmp_path: Path) -> None:
     files = opened(tmp_path, format="parquet")
     put(tmp_path, "a", parquet(id=[1]))
-    twice = io.BytesIO()
-    pq.write_table(pa.table([[1], [2]], ["x", "x"]), twice)
-    put(tmp_path, "b", twice.getvalue())
-    with pytest.raises(ConfigError, match=r"b .*'x'") as caught:
-        files.snapshot()
-    assert caught.value.state
-    assert files.book.end == 0
+    put(tmp_path, "b", parquet(pa.table([[1], [2]], ["x", "x"])))
+    refused(files, r"b .*'x'")
 
 
-def test_avro_file_needs_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_source_refuses_avro_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluice.sources.files.avro.find_spec", lambda _: None)
     put(tmp_path, "a", b"Obj\x01")
-    with pytest.raises(ConfigError, match="fastavro"):
-        opened(tmp_path, format="avro").snapshot()
+    refused(opened(tmp_path, format="avro"), "fastavro")
