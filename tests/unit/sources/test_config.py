@@ -1,4 +1,4 @@
-"""Keys below ``source``: names of streams, the clusters of a pipeline, patterns; see also pipeline/test_refusals.py."""
+"""Keys below ``source``, patterns of topics, and ids of streams; see also pipeline/test_refusals.py."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.pattern import matches, problem_of
 from sluice.sources.queue.config import QueueSource
+from sluice.sources.state import PartitionState, TopicState, is_another, is_elsewhere, joined_ids, stream_id
 
 
 @pytest.mark.parametrize(
@@ -32,15 +33,12 @@ def test_jdbc_stream_is_the_table_or_the_query() -> None:
     JdbcSource.model_validate({"query": "WITH a AS (SELECT 1 AS id) SELECT * FROM a", "key": "id"})
 
 
-def test_queue_streams_are_those_of_the_file() -> None:
-    source = QueueSource(connection="redis_default", kind="redis_streams", streams=["orders:{1}"])
-    assert (source.streams, source.needs) == (["orders:{1}"], "redis_default")
-
-
-def test_kafka_topics_are_those_of_the_file() -> None:
-    source = KafkaSource(topics=["b", "a"])
-    assert source.streams == source.labels == ["b", "a"]
-    assert (source.reads("a"), source.reads("c"), source.matching(["a", "c"])) == (True, False, ["a"])
+def test_queue_and_kafka_streams_are_those_of_the_file() -> None:
+    queue = QueueSource(connection="redis_default", kind="redis_streams", streams=["orders:{1}"])
+    assert (queue.streams, queue.needs) == (["orders:{1}"], "redis_default")
+    kafka = KafkaSource(topics=["b", "a"])
+    assert kafka.streams == kafka.labels == ["b", "a"]
+    assert (kafka.reads("a"), kafka.reads("c"), kafka.matching(["a", "c"])) == (True, False, ["a"])
 
 
 def test_kafka_pattern_leaves_out_internal_excluded_and_written_topics() -> None:
@@ -78,3 +76,46 @@ def test_kafka_clusters_begin_with_the_first_and_name_each_stream() -> None:
     assert [c.active for c in kafka.everywhere()] == ["a", "b"]
     with pytest.raises(ConfigError, match="'c'"):
         kafka.at({"c:t": {}})
+
+
+def test_stream_id_begins_with_that_of_its_source() -> None:
+    parts = [("cluster", "own"), (None, "own"), ("cluster", None), (None, None)]
+    assert [stream_id(*of) for of in parts] == ["cluster/own", "own", "cluster/", ""]
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "another", "elsewhere"),
+    [
+        ("a/x", "a/x", False, False),
+        ("a/x", "a/y", True, False),
+        ("a/x", "b/x", True, True),
+        ("a/x", "b/", True, True),
+        ("a/x", "a/", False, False),
+        ("x", "a/x", False, False),  # as a ledger of an earlier version has it
+        ("x", "a/y", True, False),
+        ("a/x", "x", False, False),
+        ("", "a/x", False, False),
+        (None, "a/x", False, False),
+        ("a/x", "", False, False),
+    ],
+)
+def test_stream_id_distinguishes_nothing_by_an_unknown_part(
+    known: str | None, now: str, another: bool, elsewhere: bool
+) -> None:
+    assert (is_another(known, now), is_elsewhere(known, now)) == (another, elsewhere)
+
+
+@pytest.mark.parametrize(
+    ("known", "now", "joined"),
+    [
+        ({"t": "x"}, "a/x", {"t": "a/x"}),
+        ({"t": "a/x"}, "x", {"t": "a/x"}),
+        ({"t": "x"}, "a/yyy", {"t": "x"}),
+        ({}, "a/x", {"t": "a/x"}),
+        ({"u": "a/u"}, "", {"u": "a/u"}),
+        ({"t": "x"}, "a-cluster-with-a-long-id/", {"t": "a-cluster-with-a-long-id/x"}),
+        ({"t": "a/"}, "x", {"t": "a/x"}),
+    ],
+)
+def test_stream_id_is_completed_and_never_replaced(known: dict[str, str], now: str, joined: dict[str, str]) -> None:
+    assert joined_ids(known, [TopicState("t", now, {0: PartitionState(0, 10)})]) == joined

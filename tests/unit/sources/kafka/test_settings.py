@@ -25,7 +25,7 @@ def settings(extra: dict[str, object], **fields: object) -> KafkaSettings:
     return KafkaSettings.from_connection(connection(extra, **fields))
 
 
-def test_librdkafka_gets_only_settings_to_connect(tmp_path: Path) -> None:
+def test_kafka_settings_for_librdkafka_only_connect(tmp_path: Path) -> None:
     assert settings(SASL).for_librdkafka() == {
         "bootstrap.servers": "a:1,b:2", "client.id": "me", "security.protocol": "SASL_SSL",
         "sasl.mechanism": "SCRAM-SHA-512", "sasl.username": 'us"er', "sasl.password": PASSWORD,
@@ -41,7 +41,7 @@ def test_librdkafka_gets_only_settings_to_connect(tmp_path: Path) -> None:
         mutual.for_librdkafka()
 
 
-def test_kafka_python_gets_words_that_it_knows() -> None:
+def test_kafka_settings_for_python_are_words_that_it_knows() -> None:
     assert settings(SASL).for_python() == {
         "bootstrap_servers": ["a:1", "b:2"], "client_id": "me", "security_protocol": "SASL_SSL",
         "sasl_mechanism": "SCRAM-SHA-512", "sasl_plain_username": 'us"er', "sasl_plain_password": PASSWORD,
@@ -52,7 +52,7 @@ def test_kafka_python_gets_words_that_it_knows() -> None:
     assert words.keys() <= kafka.admin.KafkaAdminClient.DEFAULT_CONFIG.keys()
 
 
-def test_spark_gets_words_of_java_with_the_password_quoted() -> None:
+def test_kafka_settings_for_spark_are_words_of_java_with_the_password_quoted() -> None:
     options = settings(SASL).for_spark()
     jaas = options.pop("kafka.sasl.jaas.config")
     assert options == {
@@ -65,7 +65,7 @@ def test_spark_gets_words_of_java_with_the_password_quoted() -> None:
     )
 
 
-def test_spark_gets_a_client_certificate_by_its_text(tmp_path: Path) -> None:
+def test_kafka_settings_for_spark_have_a_client_certificate_by_its_text(tmp_path: Path) -> None:
     certificate, key = tmp_path / "c.pem", tmp_path / "k.pem"
     certificate.write_text("the certificate")
     key.write_text("the key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,29 +11,25 @@ from sluice.sources.landed.position import Mark, Position, settled, thinned
 OPEN, ENDED = Mark(10, 100.0, ("3/7", "4/1")), Mark(20, 110.0, ())
 
 
-def test_mark_is_the_floor_when_its_transactions_have_ended() -> None:
-    assert settled(None, (OPEN,), ["4/1"], 200.0, 0) == (None, (OPEN,))
-    assert settled(None, (OPEN,), ["3/8", "5/1"], 200.0, 0) == (10, ())
+@pytest.mark.parametrize(
+    ("floor", "marks", "running", "now", "lag", "found"),
+    [
+        (None, (OPEN,), ["4/1"], 200.0, 0, (None, (OPEN,))),
+        (None, (OPEN,), ["3/8", "5/1"], 200.0, 0, (10, ())),  # its transactions have ended
+        (5, (OPEN, ENDED), ["3/7"], 200.0, 0, (20, ())),  # a later one may be the first to settle
+        (50, (OPEN, ENDED), [], 200.0, 0, (50, ())),  # the floor never goes back
+        (None, (ENDED,), [], 119.0, 10, (None, (ENDED,))),
+        (None, (ENDED,), [], 120.0, 10, (20, ())),
+        (None, (ENDED,), None, 200.0, 0, (None, (ENDED,))),  # a transaction is prepared
+    ],
+)
+def test_landed_floor_follows_from_marks_and_transactions(
+    floor: int | None, marks: tuple[Mark, ...], running: list[str] | None, now: float, lag: int, found: object
+) -> None:
+    assert settled(floor, marks, running, now, lag) == found
 
 
-def test_later_mark_may_be_the_first_to_settle() -> None:
-    assert settled(5, (OPEN, ENDED), ["3/7"], 200.0, 0) == (20, ())
-
-
-def test_floor_never_goes_back() -> None:
-    assert settled(50, (OPEN, ENDED), [], 200.0, 0) == (50, ())
-
-
-def test_mark_waits_for_the_lag() -> None:
-    assert settled(None, (ENDED,), [], 119.0, 10) == (None, (ENDED,))
-    assert settled(None, (ENDED,), [], 120.0, 10) == (20, ())
-
-
-def test_mark_waits_for_a_prepared_transaction() -> None:
-    assert settled(None, (ENDED,), None, 200.0, 0) == (None, (ENDED,))
-
-
-def test_marks_do_not_grow_without_end() -> None:
+def test_landed_marks_do_not_grow_without_end() -> None:
     marks = tuple(Mark(n, float(n), ()) for n in range(100))
     kept = thinned(marks)
     assert len(kept) == 24
@@ -40,14 +37,14 @@ def test_marks_do_not_grow_without_end() -> None:
     assert set(kept) <= set(marks)
 
 
-def test_position_survives_its_text() -> None:
+def test_landed_position_survives_its_text() -> None:
     position = Position(7, 3, (OPEN, ENDED), {"table": 16384, "unique": ["ü"]})
     assert Position.from_json(position.to_json()) == position
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.data())
-def test_floor_is_never_above_an_unread_row(data: st.DataObject) -> None:
+def test_landed_floor_is_never_above_an_unread_row(data: st.DataObject) -> None:
     """A model of a database: transactions take keys and commit in any order, and looks go on in between."""
     open_: dict[str, list[int]] = {}  # virtual id: keys that it took
     visible: set[int] = set()

@@ -1,10 +1,12 @@
-"""Queues without, or before, a server: a class of the user's own and its mistakes, and URLs with passwords."""
+"""Queues: a class of the user's own and its mistakes, URLs with passwords, and entries of a real Redis."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.queues import Redis, started
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SourceUnreachableError
@@ -12,45 +14,41 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import Message, StreamState
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.nats import JetStream
+from sluice.sources.queue.redis import RedisStreams
 from sluice.sources.queue.source import connected
 
 CONNECTION = Connection("c", conn_type="generic", host="there")
+Owner = tuple[str, str] | None
 
 
 class Good:
-    def __init__(self, connection: Connection, owner: tuple[str, str] | None) -> None:
+    def __init__(self, connection: Connection, owner: Owner) -> None:
         self.made = f"{connection.conn_id}, {owner}"
 
     def state(self, stream: str) -> StreamState:
         return StreamState(self.made, 0, 0)
-
-    def guide(self, ranges: Any) -> Any: ...
 
     def read(self, span: Any, guide: Any) -> Any:
         yield []
         yield [Message(0, 1, None, b"v"), (1, 1, b"k", None, ())]
         raise OSError("the line is dead")
 
-    def first_at(self, stream: str, milliseconds: int) -> Any: ...
-
-    def done(self, stream: str, position: int) -> None: ...
-
-    def close(self) -> None: ...
+    guide = first_at = done = close = lambda *_: None
 
 
-def without_methods(connection: Connection, owner: tuple[str, str] | None) -> object:
+def without_methods(connection: Connection, owner: Owner) -> object:
     return object()
 
 
-def broken(connection: Connection, owner: tuple[str, str] | None) -> object:
+def broken(connection: Connection, owner: Owner) -> object:
     raise KeyError("port")
 
 
-def leaves(connection: Connection, owner: tuple[str, str] | None) -> object:
+def leaves(connection: Connection, owner: Owner) -> object:
     raise SystemExit(0)
 
 
-def down(connection: Connection, owner: tuple[str, str] | None) -> object:
+def down(connection: Connection, owner: Owner) -> object:
     raise SourceUnreachableError("there is no answer", state="nothing was read", next_step="wait")
 
 
@@ -58,7 +56,7 @@ def queue_of(name: str) -> QueueSource:
     return QueueSource(connection="c", kind=f"{__name__}:{name}", streams=["s"])
 
 
-def test_own_queue_is_made_with_connection_and_owner() -> None:
+def test_queue_of_the_user_is_made_with_connection_and_owner() -> None:
     assert connected(queue_of("Good"), CONNECTION, ("p", "id")).state("s").id == "c, ('p', 'id')"
     assert connected(queue_of("Good"), CONNECTION).state("s").id == "c, None"
 
@@ -73,12 +71,12 @@ def test_own_queue_is_made_with_connection_and_owner() -> None:
         ("down", SourceUnreachableError, "there is no answer"),
     ],
 )
-def test_own_queue_that_fails_is_named(name: str, error: type[Exception], named: str) -> None:
+def test_queue_of_the_user_that_fails_is_named(name: str, error: type[Exception], named: str) -> None:
     with pytest.raises(error, match=named):
         connected(queue_of(name), CONNECTION)
 
 
-def test_own_queue_that_cannot_read_is_named_with_the_range() -> None:
+def test_queue_of_the_user_that_cannot_read_is_named_with_the_range() -> None:
     reading = connected(queue_of("Good"), CONNECTION).read(OffsetRange("s", 0, 0, 3), None)
     assert next(reading) == [Message(0, 1, None, b"v"), Message(1, 1, b"k", None)]
     with pytest.raises(SourceUnreachableError, match=r"s-0 \[0, 3\).*Good.*OSError"):
@@ -93,3 +91,20 @@ def test_nats_error_names_the_server_without_the_password_of_its_url(several: bo
         queue.state("orders")
     queue.close()
     assert "s3cret" not in str(caught.value)
+
+
+def test_redis_entries_are_found_behind_trimmed_ones(tmp_path: Path) -> None:
+    """A query that goes on for long keeps one connection; what it knew of the stream's past is gone then."""
+    server = started(Redis, tmp_path / "server")
+    try:
+        queue = RedisStreams(Connection("q", "redis", "127.0.0.1", server.port, password="secret"), None, "value")
+        server.add("s", [b"%d" % n for n in range(10)])
+        first, later = OffsetRange("s", 0, 0, 10), OffsetRange("s", 0, 12, 20)
+        assert len(next(iter(queue.read(first, queue.guide([first]))))) == 10
+        server.add("s", [b"%d" % n for n in range(10, 20)])
+        server.trim("s", 8)
+        guide = queue.guide([later])
+        assert [m.value for found in queue.read(later, guide) for m in found] == [b"%d" % n for n in range(12, 20)]
+        assert min(offset for offset, _ in guide["s"]) == 12, "what was read before is not kept"
+    finally:
+        server.stop()
