@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from tests.chaos.boxed import TOY
@@ -37,9 +37,7 @@ class Toys(KeptPlace):
 @pytest.fixture
 def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
     monkeypatch.syspath_prepend(str(TOY))
-    place = Toys(tmp_path, "toy")
-    place.spark = cast(Any, object())  # commands are carried out in this process, and none gets as far as a session
-    return place
+    return Toys(tmp_path, "toy")
 
 
 @pytest.mark.parametrize(
