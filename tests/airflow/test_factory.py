@@ -67,13 +67,12 @@ def test_factory_makes_no_new_version_of_a_dag_that_is_parsed_twice(pipeline_fil
         "data = {name: DagSerialization.to_dict(dag) for name, dag in dags.items()}\n"
         "print(json.dumps([{name: SerializedDagModel.hash(found) for name, found in data.items()}, str(data)]))"
     )
-    parsed = []
-    for seed in ("1", "2"):  # as two processes of the DAG processor
-        env = {**os.environ, "PYTHONHASHSEED": seed}
-        done = subprocess.run(
-            [sys.executable, "-c", code, str(folder)], env=env, stdout=subprocess.PIPE, text=True, check=True
-        )
-        parsed.append(json.loads(done.stdout.splitlines()[-1]))
+    command = [sys.executable, "-c", code, str(folder)]
+    started = [  # as two processes of the DAG processor
+        subprocess.Popen(command, env={**os.environ, "PYTHONHASHSEED": seed}, stdout=subprocess.PIPE, text=True)
+        for seed in "12"
+    ]
+    parsed = [json.loads(process.communicate()[0].splitlines()[-1]) for process in started]
     assert set(parsed[0][0]) == {"lagging", "orders", "orders.freshness", "orders.maintenance"}
     assert parsed[0][0] == parsed[1][0]
     assert not any(" at 0x" in text for _, text in parsed), "an address in memory is another one in each process"

@@ -30,10 +30,13 @@ def committed_by(run: str, start: int, end: int, batch: int) -> None:
         ledger.run_closed(lease, state="failed", verdict=None)
 
 
-def test_account_announces_offsets_of_failed_runs_with_the_next_event(dag: DAG, spark: FakeSpark, events: Any) -> None:
+def test_account_announces_offsets_of_failed_runs_with_the_next_event(
+    dag: DAG, spark: FakeSpark, events: Any, capfd: Any
+) -> None:
     spark.plan(RUN, written=[12], verdict="failed", judgement={"results": []})
     failed = dag.test(logical_date=None)
     assert events() == []
+    assert capfd.readouterr().out.count("in all: 12 planned, 12 written") == 2, "by ingest and by account"
     committed_by("died", 12, 20, 1)
     spark.plan(RUN, verdict="empty")
     run = dag.test(logical_date=None)

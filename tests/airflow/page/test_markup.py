@@ -63,5 +63,6 @@ def test_data_docs_link_elsewhere_becomes_text(address: str) -> None:
     ["<script", "<script>", "<a ", "<a x='", "<a x=\"'", "<!--", "<!", "</", "</a", "<?", "<style><", "<a ='", "<a\n\n",
      "<iframe>", "<![CDATA[", "--><!--", "<p>", "&#", "<script><style><title>", "</script ", "<", "=", "<p ="],
 )  # fmt: skip
-def test_data_docs_clean_a_megabyte_of_half_a_tag_in_time(part: str) -> None:
-    assert len(harmless(part * (1_000_000 // len(part)), PAGE)) < 6_000_000
+@pytest.mark.timeout(60)  # a time that grows with the square would be hours
+def test_data_docs_clean_a_long_text_of_half_a_tag_in_time(part: str) -> None:
+    assert len(harmless(part * (200_000 // len(part)), PAGE)) < 1_200_000
