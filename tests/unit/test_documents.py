@@ -1,8 +1,10 @@
-"""Links, examples and matrices of the documents, and pins of packages."""
+"""Links, examples and matrices of the documents, pins of packages, and the layout of the tests."""
 
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -39,13 +41,11 @@ def anchors(file: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("file", DOCUMENTS, ids=[str(file.relative_to(ROOT)) for file in DOCUMENTS])
-def test_links_of_a_document_lead_somewhere(file: Path) -> None:
+def test_document_links_lead_somewhere(file: Path) -> None:
     text = re.sub(r"(?ms)^```.*?^```", "", file.read_text())
     links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|srcset)="([^"]+)"', text)
     lost = []
-    for link in links:
-        if re.match(r"[a-z]+:", link):
-            continue  # another host's
+    for link in (link for link in links if not re.match(r"[a-z]+:", link)):  # those are of other hosts
         path, _, anchor = link.partition("#")
         target = (file.parent / path).resolve() if path else file
         if not target.exists() or (anchor and anchor not in anchors(target)):
@@ -53,12 +53,12 @@ def test_links_of_a_document_lead_somewhere(file: Path) -> None:
     assert lost == []
 
 
-def test_every_document_is_linked_in_the_readme() -> None:
+def test_document_is_linked_in_the_readme() -> None:
     readme = (ROOT / "README.md").read_text()
     assert [file.name for file in (ROOT / "docs").glob("*.md") if f"(docs/{file.name}" not in readme] == []
 
 
-def test_first_pipeline_of_the_readme_is_valid(tmp_path: Path) -> None:
+def test_readme_pipeline_is_valid(tmp_path: Path) -> None:
     section = (ROOT / "README.md").read_text().partition(OWN)[2].partition("\n## ")[0]
     blocks = re.findall(r"(?ms)^```(\w+)\n(.*?)^```", section)
     shell, pipeline, suite, *_, lagging = (text for language, text in blocks if language != "bash" or "<<'PY'" in text)
@@ -121,7 +121,7 @@ def allowed(check: Callable[[], Any]) -> bool:
         return False
 
 
-def test_matrix_of_sources_names_refusals() -> None:
+def test_document_of_sources_names_refusals() -> None:
     documented = matrix("Sources and strategies")
     assert documented.keys() == SOURCES.keys()
     for name, cells in documented.items():
@@ -131,7 +131,7 @@ def test_matrix_of_sources_names_refusals() -> None:
         assert [cell != "**no**" for cell in cells[:-1]] == really, name
 
 
-def test_matrix_of_sinks_names_refusals() -> None:
+def test_document_of_sinks_names_refusals() -> None:
     documented = matrix("Sinks and kinds of run")
     assert documented.keys() == SINKS.keys()
     for name, (_, *cells, judged, stateful, _) in documented.items():
@@ -148,61 +148,83 @@ def test_matrix_of_sinks_names_refusals() -> None:
         assert spec.sink.kind.whole == (judged != "the staged rows"), name
 
 
-def test_matrices_name_existing_tests() -> None:
+def test_document_of_sources_and_sinks_names_existing_tests() -> None:
     named = set(re.findall(r"`(test_\w+\.py)`", (ROOT / "docs/sources-and-sinks.md").read_text()))
     assert [name for name in sorted(named) if not (ROOT / "tests/chaos" / name).is_file()] == []
 
 
-def requirements(file: str = "requirements.txt") -> list[Requirement]:
+def requirements(file: str = "requirements.txt") -> dict[str, Requirement]:
     lines = (line.split("#")[0].strip() for line in (CHECKOUT / file).read_text().splitlines())
-    return [Requirement(line.removesuffix("\\").strip()) for line in lines if line and not line.startswith("-")]
+    found = [Requirement(line.removesuffix("\\").strip()) for line in lines if line and not line.startswith("-")]
+    return {canonicalize_name(requirement.name): requirement for requirement in found}
 
 
-def declared() -> list[Requirement]:
-    """Requirements of pyproject.toml, extras included."""
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    lists = [project["dependencies"], *project["optional-dependencies"].values()]
-    found = [Requirement(line) for lines in lists for line in lines]
-    return [requirement for requirement in found if requirement.name != "sluice"]
-
-
-def jar_versions() -> dict[str, tuple[str, str]]:
-    parts = (jar.coordinate.split(":") for jar in jars.locked("spark"))
-    return {re.sub(r"_.*", "", artifact): (artifact, number) for _, artifact, number in parts}
-
-
-def test_every_requirement_is_pinned_to_one_version() -> None:
+def test_requirements_are_pinned_to_one_version_that_the_package_accepts() -> None:
     found = requirements()
     assert len(found) > 100
-    assert [str(r) for r in found if [s.operator for s in r.specifier] != ["=="] or "*" in str(r.specifier)] == []
-
-
-def test_dependencies_of_the_package_accept_the_pins() -> None:
-    pins = {canonicalize_name(r.name): next(iter(r.specifier)).version for r in requirements()}
-    asked = {canonicalize_name(r.name): r for r in declared()}
+    assert [str(r) for r in found.values() if not re.fullmatch(r"==[^*,]+", str(r.specifier))] == []
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
+    lines = [*project["dependencies"], *(line for extra in project["optional-dependencies"].values() for line in extra)]
+    asked = {canonicalize_name(r.name): r for r in map(Requirement, lines) if r.name != "sluice"}
+    pins = {name: str(r.specifier).removeprefix("==") for name, r in found.items()}
     assert {name: str(r) for name, r in asked.items() if name not in pins or not r.specifier.contains(pins[name])} == {}
-    assert asked.keys() == {canonicalize_name(r.name) for r in requirements("requirements.in")}
+    assert asked.keys() == requirements("requirements.in").keys()
 
 
-def test_installed_packages_are_the_pinned_ones() -> None:
-    def installed(name: str) -> str | None:
+def test_requirements_are_installed_as_they_are_pinned() -> None:
+    def installed(name: str) -> str:
         try:
             return version(name)
         except PackageNotFoundError:
-            return None
+            return "0"
 
     environment = default_environment()
-    wanted = [r for r in requirements() if r.marker is None or r.marker.evaluate(environment)]  # type: ignore[arg-type]
-    wrong = {r.name: installed(r.name) for r in wanted if not r.specifier.contains(installed(r.name) or "0", True)}
-    assert wrong == {}
+    wanted = [r for r in requirements().values() if r.marker is None or r.marker.evaluate(environment)]  # type: ignore[arg-type]
+    assert {r.name: installed(r.name) for r in wanted if not r.specifier.contains(installed(r.name), True)} == {}
 
 
 def test_jars_fit_the_wheels() -> None:
-    spark = version("pyspark")
+    spark, delta = version("pyspark"), version("delta-spark")
     assert version("pyspark-client") == spark, "they share a folder"
-    jar = jar_versions()
+    parts = (jar.coordinate.split(":") for jar in jars.locked("spark"))
+    jar = {re.sub(r"_.*", "", artifact): (artifact, number) for _, artifact, number in parts}
     assert jar["spark-sql-kafka-0-10"] == ("spark-sql-kafka-0-10_2.13", spark)
-    delta = version("delta-spark")
     assert jar["delta-spark"] == (f"delta-spark_{'.'.join(spark.split('.')[:2])}_2.13", delta)
     assert jar["delta-storage"] == ("delta-storage", delta)
     assert {a.rpartition("_")[2] for a, _ in jar.values() if "_2." in a} == {"2.13"}
+
+
+CORE, SPARK, AIRFLOW = (
+    ROOT / folder for folder in ("include/sluice", "spark_jobs/sluice_spark", "plugins/sluice_airflow")
+)
+MIRRORED = {
+    "unit/spark": (SPARK,),  # before "unit", of which it is a part
+    "unit": (CORE,),
+    "spark": (SPARK, CORE),
+    "kafka": (CORE,),
+    "airflow": (AIRFLOW,),
+}
+"""Below each folder of tests, the packages whose rooms are tested there."""
+
+
+def test_layout_has_each_test_file_in_the_folder_of_a_room() -> None:
+    tests = ROOT / "tests"
+    files = [
+        file for folder in {name.partition("/")[0] for name in MIRRORED} for file in (tests / folder).rglob("test_*.py")
+    ]
+    strays = []
+    for test in (file.relative_to(tests) for file in files):
+        folder = next(folder for folder in MIRRORED if test.is_relative_to(folder))
+        if not any((package / test.relative_to(folder).parent).is_dir() for package in MIRRORED[folder]):
+            strays.append(str(test))
+    assert strays == []
+
+
+def test_layout_keeps_pyspark_from_a_worker_that_needs_no_jvm() -> None:
+    code = (
+        "import importlib, sys, tests.conftest as c\n"
+        "for name in c.pytest_plugins: importlib.import_module(name)\n"
+        "print(*{'pyspark', 'airflow', 'great_expectations', 'pandas'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == []
