@@ -11,14 +11,14 @@ from typing import Any
 from deltalake import DeltaTable
 from tests.chaos.drivers import lost
 from tests.fixtures.inside import without_spark
-from tests.fixtures.runs import Offset, Sandbox, good
+from tests.fixtures.runs import Offset, Outcome, Sandbox, good
 
 import reset as reset_job
 
 __all__ = [
     "AGAIN", "ALL_BAD", "AS_NUMBER", "AS_TEXT", "assert_audited", "assert_conserved", "at", "below", "by_run", "days",
-    "deep", "delta", "feed_days", "json_of", "killed", "listed", "lost", "notes", "redrive", "reset", "retract", "said",
-    "suite", "versions", "without_run",
+    "deep", "delta", "drain", "feed_days", "json_of", "killed", "listed", "lost", "notes", "redrive", "reset",
+    "retract", "said", "suite", "versions", "without_run",
 ]  # fmt: skip
 
 AGAIN = ("--from=earliest", "--truncate")
@@ -35,6 +35,12 @@ AS_NUMBER: dict[str, Any] = {
     "transform": {"sql": "SELECT try_cast(id AS BIGINT) AS id, * EXCEPT (id) FROM source"},
 }
 """A pipeline that takes ids whose numbers are texts."""
+
+
+def drain(sandbox: Sandbox, count: int, run: str, *, bad_every: int = 0, **options: Any) -> Outcome:
+    """Produce ordinary records, and let a run read them."""
+    sandbox.feed(count, bad_every=bad_every)
+    return sandbox.run(run, **options)
 
 
 def said(sandbox: Sandbox, command: str, *arguments: str, expect: int = 0, **extra: str) -> str:

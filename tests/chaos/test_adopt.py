@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 import yaml
-from tests.chaos.commands import AS_TEXT, deep, listed
+from tests.chaos.commands import AS_TEXT, deep, drain, listed
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -34,8 +34,7 @@ def adopt(sandbox: Sandbox, old: str, expect: int = 0) -> str:
 def test_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox, recovery: str) -> None:
     for number, point in enumerate(POINTS):
         sandbox.configure(recovery=recovery)
-        sandbox.feed(6, bad_every=3)
-        sandbox.run(f"run {number}")
+        drain(sandbox, 6, f"run {number}", bad_every=3)
         old = rename(sandbox, f"name-{number}")
         killed = sandbox.cli("adopt", old, "--as", str(sandbox.file), SLUICE_KILL_AT=point)
         assert killed.returncode not in (0, 1, 10), point
@@ -46,8 +45,7 @@ def test_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox,
             refused = sandbox.run("too early", expect=10)
             assert f"sluice adopt {old} --as name-{number}" in refused.message, point
         adopt(sandbox, old)
-    sandbox.feed(6)
-    sandbox.run("last")
+    drain(sandbox, 6, "last")
     sandbox.assert_exact()
     assert set(sandbox.sink().values()) == {1}
     deep(sandbox)
@@ -58,8 +56,7 @@ def test_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox,
 
 @pytest.mark.long
 def test_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox: Sandbox) -> None:
-    sandbox.feed(12, bad_every=4)
-    sandbox.run("first")
+    drain(sandbox, 12, "first", bad_every=4)
     old = rename(sandbox, "renamed")
     sandbox.feed(6)
     for arguments in ({}, {"redriven": "quarantined"}):
@@ -79,10 +76,8 @@ def test_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox: S
 
 @pytest.mark.long
 def test_pipeline_that_is_not_settled_is_not_adopted(sandbox: Sandbox) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
-    sandbox.feed(6)
-    sandbox.run("second", kill_at="sink-committed")
+    drain(sandbox, 6, "first")
+    drain(sandbox, 6, "second", kill_at="sink-committed")
     old = rename(sandbox, "renamed")
     adopt(sandbox, old, expect=10)
     adopt(sandbox, "p0", expect=10)

@@ -17,7 +17,7 @@ import pytest
 from deltalake import DeltaTable, write_deltalake
 from kafka.admin import ConfigResource, ConfigResourceType
 from tests.chaos.cases import DIRECT, LONG
-from tests.chaos.commands import ALL_BAD, AS_NUMBER, at, days, delta, feed_days, json_of, killed, said
+from tests.chaos.commands import ALL_BAD, AS_NUMBER, at, days, delta, drain, feed_days, json_of, killed, said
 from tests.fixtures.folder import FolderSandbox
 from tests.fixtures.lake import IcebergSandbox
 from tests.fixtures.outward import WriterSandbox
@@ -82,8 +82,7 @@ class Several(StreamSandbox):
         """Feed, and let a driver die whose batch the first sink alone has."""
         if keys:
             self.configure(**keys)
-        self.feed(5)
-        self.run("died", kill_at="sink-committed")
+        drain(self, 5, "died", kill_at="sink-committed")
 
     out, named, all_rows, lines = FolderSandbox.out, FolderSandbox.named, FolderSandbox.all_rows, FolderSandbox.lines
     properties, catalog, orders = IcebergSandbox.properties, IcebergSandbox.catalog, IcebergSandbox.orders
@@ -126,8 +125,7 @@ def test_also_sink_that_lacks_a_batch_gets_it_before_any_other_as_the_first_sink
 def test_also_sinks_neither_lose_nor_double_when_drivers_are_killed(several: Several, recovery: str) -> None:
     several.configure(recovery=recovery)
     for point in ("sealed", *POINTS) if recovery == "wal" else POINTS:
-        several.feed(8, bad_every=3)
-        several.run("killed", kill_at=point)
+        drain(several, 8, "killed", bad_every=3, kill_at=point)
         every = (several.sink(), several.in_topic(), several.in_files())
         assert set(sum(every, Counter())) == set(every[0]), "a row that is anywhere is in the table"
         assert all(set(held.values()) <= {1} for held in every)
@@ -149,10 +147,8 @@ def test_also_sinks_go_on_behind_batches_that_some_of_them_lack(
 ) -> None:
     for number, point in enumerate(points):
         several.configure(also=also, recovery="wal" if number % 2 and points is BEHIND else "replay")
-        several.feed(5, bad_every=3)
-        several.run(f"died {number}", kill_at=point)
-    several.feed(3)
-    several.run("last")
+        drain(several, 5, f"died {number}", bad_every=3, kill_at=point)
+    drain(several, 3, "last")
     several.assert_exact()
     assert [several.held(sink) for sink in also] == [several.sink()] * len(also)
     assert ICEBERG not in also or not several.strays()
@@ -161,8 +157,7 @@ def test_also_sinks_go_on_behind_batches_that_some_of_them_lack(
 @LONG
 def test_also_sinks_get_redriven_records(several: Several) -> None:
     several.configure(recovery="ignore_range", transform={"python": "poison:dying"})
-    several.feed(5)
-    several.run("live", POISON_IDS="3")
+    drain(several, 5, "live", POISON_IDS="3")
     for point in ("sink-committed", "also-committed", None):
         several.run("again", redriven="lost", kill_at=point)
     assert several.sink() == several.in_topic() == several.in_files() == several.on_broker()
@@ -200,10 +195,8 @@ def test_also_sink_that_was_added_is_filled_by_an_interval(several: Several, poi
 @pytest.mark.parametrize("point", ["sink-committed", "also-committed"])
 def test_also_sinks_lose_the_rows_of_a_retracted_run(several: Several, point: str) -> None:
     several.configure(also=[FILES, DELTA])
-    several.feed(6)
-    several.run("right")
-    several.feed(5)
-    several.run("wrong")
+    drain(several, 6, "right")
+    drain(several, 5, "wrong")
     killed(several, point, "retract", "wrong", "--reason", "wrong currency")
     assert several.sink().total() == 6
     several.feed(3)
@@ -227,8 +220,7 @@ def test_also_files_sink_gets_copies_of_files_that_fit_as_they_are(
     several: Several, sink: dict[str, Any], same: bool
 ) -> None:
     several.configure(sink=sink, also=[FILES])
-    several.feed(6)
-    several.run("r")
+    drain(several, 6, "r")
     several.assert_exact()
     assert several.in_files() == several.sink()
     there = {Path(path).read_bytes() for path in delta(several).file_uris()}
@@ -254,8 +246,7 @@ def test_also_kafka_topic_has_the_rows_of_a_partition_in_order(several: Several)
 def test_also_sinks_get_nothing_of_a_batch_that_is_held_back(several: Several) -> None:
     limits = {"quality": {"when": "before_commit", "max_quarantined": 1}}
     several.configure(also=[several.into(), FILES, DELTA], **limits)
-    several.feed(6, bad_every=3)
-    several.run("bad", validate=True, expect=50)
+    drain(several, 6, "bad", bad_every=3, validate=True, expect=50)
     held = several.sink(), several.quarantine(), several.in_topic(), several.in_files(), several.offsets("second")
     assert held == ({}, {}, {}, {}, {})
     accept(several.ledger, several.name, "bad", reason="known")
@@ -321,8 +312,7 @@ def test_also_sink_that_never_takes_a_row_is_left_behind_by_a_reset(several: Sev
     for run in ("first", "again"):
         assert "sluice reset" in several.run(run, expect=30).message
     reset(several)
-    several.feed(4)
-    several.run("goes on")
+    drain(several, 4, "goes on")
     several.assert_exact()
     assert several.in_files() == several.sink()
     assert (several.sink() - several.in_topic()).total() == 1
@@ -368,8 +358,7 @@ def test_also_iceberg_table_that_does_not_fit_is_named_with_what_the_first_sink_
 @pytest.mark.long
 def test_also_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is_noticed(several: Several) -> None:
     several.configure(also=[])
-    several.feed(5)
-    several.run("alone")
+    drain(several, 5, "alone")
     several.configure()
     before = len(several.sink())
     several.feed(5)
@@ -379,8 +368,7 @@ def test_also_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is
     assert (several.sink() - several.in_files()).total() == before
     newest = max(several.out.glob("_sluice/*.json"))
     newest.rename(several.home / newest.name)
-    several.feed(3)
-    several.run("restored", expect=41)
+    drain(several, 3, "restored", expect=41)
     (several.home / newest.name).rename(newest)
     several.run("restored")
     several.assert_exact()
@@ -391,8 +379,7 @@ def test_also_sink_that_is_added_gets_what_comes_and_one_that_was_rolled_back_is
 def test_also_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(several: Several) -> None:
     keys = {"recovery": "ignore_range", "transform": {"python": "poison:dying"}, "quarantine": {"delta": {"path": "q"}}}
     several.configure(also=[FILES], **keys)
-    several.feed(6)
-    several.run("live", POISON_IDS="1,4")
+    drain(several, 6, "live", POISON_IDS="1,4")
     several.run("again", redriven="lost", POISON_IDS="4")
     newest = max(several.out.glob("_sluice/*.json"))
     newest.rename(several.home / newest.name)
@@ -402,8 +389,7 @@ def test_also_sink_that_was_restored_or_swapped_behind_a_redrive_is_noticed(seve
     several.run("swapped", redriven="lost", expect=41)
     several.configure(also=[FILES], **keys)
     reset(several)
-    several.feed(3)
-    several.run("goes on")
+    drain(several, 3, "goes on")
     several.run("the last", redriven="lost")
     assert (several.sink() - several.in_files()).total() == 1
     assert several.sink() == several.on_broker()
@@ -447,8 +433,7 @@ def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_i
 ) -> None:
     several.configure(also=[sink])
     for run in ("a", "b"):
-        several.feed(4)
-        several.run(run)
+        drain(several, 4, run)
     change(several)
     several.feed(3)
     message = several.run("c", expect=41).message
@@ -456,8 +441,7 @@ def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_i
     assert "--truncate" not in message
     reset(several)
     for run in ("d", "e"):
-        several.feed(1)
-        several.run(run)
+        drain(several, 1, run)
     several.assert_exact()
     held = several.held(sink)
     assert (held.total(), max(held.values())) == (left + 5, 1)
@@ -467,8 +451,7 @@ def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_i
 @LONG
 def test_also_topic_that_was_recreated_needs_another_place(several: Several) -> None:
     several.configure(also=[several.into()])
-    several.feed(4)
-    several.run("a")
+    drain(several, 4, "a")
     several.topics.delete(several.target)
     several.topics.create(several.target, 3, {})
     several.feed(4)

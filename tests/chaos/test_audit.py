@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.commands import deep, delta
+from tests.chaos.commands import deep, delta, drain
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -14,8 +14,7 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 @pytest.mark.long
 def test_deep_audit_sees_a_table_as_spark_does(sandbox: Sandbox, spark: SparkSession) -> None:
-    sandbox.feed(12)
-    sandbox.run("r")
+    drain(sandbox, 12, "r")
     table = f"delta.`{sandbox.home}/table`"
     names = {column: f"`{column}`" for column in spark.sql(f"SELECT * FROM {table}").columns} | {"name": "'double'"}
     spark.sql(f"INSERT INTO {table} SELECT {', '.join(names.values())} FROM {table} WHERE `_offset` IN (3, 4)")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.chaos.commands import at, by_run, days
+from tests.chaos.commands import at, by_run, days, drain
 from tests.fixtures.runs import Sandbox, good
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -33,8 +33,7 @@ def test_spark_kafka_by_timestamp_on_a_partition_without_later_records(sandbox: 
 def test_spark_55416_offsets_without_any_record_are_passed_once(sandbox: Sandbox) -> None:
     """Markers of an aborted transaction move the end of the log and bring nothing: the position goes behind them."""
     sandbox.configure(kafka={"isolation_level": "read_committed", "max_records_per_batch": 100})
-    sandbox.feed(2)
-    sandbox.run("first")
+    drain(sandbox, 2, "first")
     sandbox.topics.produce_transaction(sandbox.topic, [(0, None, good(9))], commit=False)
     sandbox.run("second")
     assert sandbox.account("second") == dict(planned=2, written=0, filtered=0, quarantined=0, absent=2, lost=0)
@@ -45,8 +44,7 @@ def test_spark_55416_offsets_without_any_record_are_passed_once(sandbox: Sandbox
 def test_hudi_out_of_range_on_one_partition_leaves_the_position_of_the_others(sandbox: Sandbox) -> None:
     """Hudi goes back to the earliest offset of every partition when the position of one is gone."""
     sandbox.configure(recovery="ignore_range")
-    sandbox.feed(8)
-    sandbox.run("first")
+    drain(sandbox, 8, "first")
     sandbox.feed(8)
     sandbox.topics.delete_records(sandbox.topic, {0: 6})
     sandbox.run("second")

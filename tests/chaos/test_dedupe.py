@@ -22,11 +22,9 @@ def test_dedupe_remembers_its_keys_between_runs(sandbox: Sandbox) -> None:
     stream.configure()
     ancient = EPOCH - WITHIN
     stream.put([(0, b"", event(ancient, 1), (ancient, 1))])
-    stream.feed(0, 90, 11, bad=True)
-    sandbox.run("first")
+    stream.feed(0, 90, 11, bad=True, run="first")
     stream.assert_exact()
-    stream.feed(60, 200, 14)
-    sandbox.run("second")
+    stream.feed(60, 200, 14, run="second")
     stream.feed(0, 240, 14, bad=True)  # some of them late
     sandbox.run("third")
     sandbox.run("idle")
@@ -65,23 +63,20 @@ def test_state_of_a_committed_batch_is_that_of_its_rows_in_the_sink(sandbox: San
 def test_state_of_an_attempt_that_was_not_committed_is_dropped(sandbox: Sandbox) -> None:
     stream = Stream(sandbox)
     stream.configure()
-    stream.feed(0, 10, 4, ids=1)
-    sandbox.run("dies", kill_at="before-sink-commit")
+    stream.feed(0, 10, 4, ids=1, run="dies", kill_at="before-sink-commit")
     stream.configure(transform={"sql": "SELECT * FROM source WHERE id > 5"}, rows="filter")
     sandbox.run("dies again", kill_at="state-dropped")
     sandbox.run("drops all")
     assert stream.state()["keys"] == 0
     stream.configure()
-    stream.feed(0, 10, 2, ids=1)
-    sandbox.run("last")
+    stream.feed(0, 10, 2, ids=1, run="last")
     assert len(stream.held()) == 1
 
 
 def test_dedupe_that_was_changed_or_removed_is_refused_by_runs_of_each_kind(sandbox: Sandbox) -> None:
     stream = Stream(sandbox)
     stream.configure()
-    stream.feed(0, 100, 4)
-    sandbox.run("first")
+    stream.feed(0, 100, 4, run="first")
     stream.configure({**DEDUPE, "keys": ["id", "at"]})
     stream.feed(0, 100, 4)
     message = sandbox.run("second", expect=41).message

@@ -9,7 +9,7 @@ from collections import Counter
 
 import pytest
 from tests.chaos.cases import LONG, long
-from tests.chaos.commands import by_run, versions
+from tests.chaos.commands import by_run, drain, versions
 from tests.chaos.drivers import PASSING, asleep, gated, opened, woken
 from tests.fixtures.runs import Sandbox
 
@@ -26,8 +26,7 @@ def test_every_point_is_killed_at(all_of_it: bool) -> None:
 
 
 def test_driver_that_is_killed_ends_with_each_record_once_and_then_nothing_to_do(sandbox: Sandbox) -> None:
-    sandbox.feed(8, bad_every=3)
-    sandbox.run("r", kill_at="sink-committed")
+    drain(sandbox, 8, "r", bad_every=3, kill_at="sink-committed")
     seen = sandbox.sink() + sandbox.quarantine()
     assert set(seen.values()) <= {1}, "rows are visible twice"
     assert seen <= sandbox.on_broker()
@@ -50,8 +49,7 @@ def test_driver_that_is_killed_ends_with_each_record_once_and_then_nothing_to_do
 @LONG
 @pytest.mark.parametrize("point", ["sink-committed:2", "quarantine-staged:2"])
 def test_another_run_takes_over_and_each_run_keeps_its_rows(sandbox: Sandbox, point: str) -> None:
-    sandbox.feed(14, bad_every=4)
-    sandbox.run("a", kill_at=point)
+    drain(sandbox, 14, "a", bad_every=4, kill_at=point)
     held = by_run(sandbox)
     assert set(held) == {"a"}
     in_sink = point.startswith("sink")
@@ -81,8 +79,7 @@ def test_staged_rows_of_a_dead_driver_are_removed(
     sandbox: Sandbox, recovery: str, point: str, batch: str, then: str, size: int
 ) -> None:
     sandbox.configure(kafka={"max_records_per_batch": 40}, recovery=recovery)
-    sandbox.feed(240)
-    sandbox.run("a", kill_at=point)
+    drain(sandbox, 240, "a", kill_at=point)
     assert batch in {folder[-15:-9] for folder in sandbox.never_committed()}, "nothing was staged ahead"
     sandbox.feed(100)  # so the next run divides the rest in another way
     sandbox.configure(kafka={"max_records_per_batch": size}, recovery=then)

@@ -76,8 +76,7 @@ def filtered(sandbox: Sandbox, *runs: str) -> tuple[int, int, int]:
 def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points: Sequence[str] = ()) -> Stream:
     """Reset a pipeline that has written windows and has open ones, and let it go on; return the new epoch."""
     stream = stream_of(sandbox, window, recovery=recovery)
-    stream.feed(0, 200, 14, bad=True)
-    sandbox.run("first")
+    stream.feed(0, 200, 14, bad=True, run="first")
     before, *_ = stream.expected()
     assert stream.held() == before
     assert before
@@ -245,8 +244,7 @@ def test_windows_stay_open_when_state_is_rebuilt(
     kind = UpdatedOn if window.get("output") == "update" else GoneOn
     stream = kind(sandbox, window, recovery=recovery)
     stream.configure()
-    stream.feed(0, 200, 24, bad=True)
-    sandbox.run("first")
+    stream.feed(0, 200, 24, bad=True, run="first")
     stream.assert_exact()
     assert stream.open()
     # the checkpoint is lost, and state is divided otherwise from now on
@@ -259,8 +257,7 @@ def test_windows_stay_open_when_state_is_rebuilt(
     sandbox.run("second")
     stream.assert_exact()
     assert stream.assert_open()["shares"] == 3
-    stream.feed(300, 420, 8)
-    sandbox.run("third")
+    stream.feed(300, 420, 8, run="third")
     stream.assert_exact()
     rows, late, _ = stream.expected()
     assert rows
@@ -270,8 +267,7 @@ def test_windows_stay_open_when_state_is_rebuilt(
         stream.begin_again()
         sandbox.run("idle")
         stream.assert_open()
-        stream.feed(600, 620, 4)
-        sandbox.run("fourth")
+        stream.feed(600, 620, 4, run="fourth")
         stream.assert_exact()
         assert_audited(sandbox, "--windows")
 
@@ -281,8 +277,7 @@ def test_windows_stay_open_when_state_is_rebuilt(
 def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recovery: str) -> None:
     stream = dedupe.Stream(sandbox, recovery=recovery)
     stream.configure()
-    stream.feed(0, 120, 20, bad=True, ids=12)
-    sandbox.run("first")
+    stream.feed(0, 120, 20, bad=True, ids=12, run="first")
     assert stream.model()[-1]
     stream.earlier = list(stream.batches())
     stream.begins = sandbox.topics.ends(sandbox.topic)
@@ -297,8 +292,7 @@ def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recov
     remembered = stream.model()[-1]
     assert remembered
     assert stream.assert_open()["last_forgotten_at"] == milliseconds(max(remembered.values()))
-    stream.feed(0, 240, 14, ids=12)
-    sandbox.run("third")
+    stream.feed(0, 240, 14, ids=12, run="third")
     assert stream.assert_exact()["late"]
     assert deep(sandbox)["problems"] == []
 
@@ -307,8 +301,7 @@ def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recov
 def test_windows_that_were_updated_are_written_once_after_a_change_to_append(sandbox: Sandbox) -> None:
     stream = GoneOn(sandbox, UPDATED)
     stream.configure()
-    stream.feed(0, 200, 24, bad=True)
-    sandbox.run("first")
+    stream.feed(0, 200, 24, bad=True, run="first")
     assert len(stream.held()) > len(stream.expected()[0]), "the table has windows that are open"
     stream.window = SLIDING
     stream.configure()
@@ -316,8 +309,7 @@ def test_windows_that_were_updated_are_written_once_after_a_change_to_append(san
     sandbox.run("second", kill_at="sink-committed")
     sandbox.run("second")
     assert stream.held() == stream.expected()[0], "they are not written before they are closed"
-    stream.feed(100, 320, 20)
-    sandbox.run("third")
+    stream.feed(100, 320, 20, run="third")
     assert stream.held() == stream.expected()[0]
     assert stream.open()
 
@@ -326,8 +318,7 @@ def test_windows_that_were_updated_are_written_once_after_a_change_to_append(san
 def test_rebuild_is_refused_when_records_of_open_windows_are_gone(sandbox: Sandbox) -> None:
     stream = GoneOn(sandbox, HOURLY)
     stream.configure()
-    stream.feed(0, 200, 24)
-    sandbox.run("first")
+    stream.feed(0, 200, 24, run="first")
     before = stream.held()
     stream.begin_again()
     sandbox.topics.delete_records(sandbox.topic, {0: 10, 1: 10})
@@ -335,7 +326,6 @@ def test_rebuild_is_refused_when_records_of_open_windows_are_gone(sandbox: Sandb
     reset(sandbox, expect=10)
     reset(sandbox, "--rebuild-state", expect=21)
     reset(sandbox, "--yes")
-    stream.feed(300, 420, 8)
-    sandbox.run("third")
+    stream.feed(300, 420, 8, run="third")
     assert before == before & stream.held()
     sandbox.assert_balanced()

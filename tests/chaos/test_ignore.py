@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 from tests.chaos.cases import LONG
+from tests.chaos.commands import drain
 from tests.chaos.drivers import PASSING, gated, lost, opened
 from tests.fixtures.runs import Sandbox, await_that, good
 
@@ -78,8 +79,7 @@ def test_poison_costs_what_the_strategy_of_the_run_says_and_each_run_may_have_an
     assert position(sandbox) == {sandbox.topic: {0: 18, 1: 18}}
 
     configure("ignore_batch", 41, 46)
-    sandbox.feed(12)
-    sandbox.run("coarse")
+    drain(sandbox, 12, "coarse")
     rows = sandbox.ledger.lost(sandbox.name, run_id="coarse")
     assert spans(rows) == [(0, 18, 24), (1, 18, 24)]
     assert {row.reason.partition("cannot take ")[2][:2] for row in rows} <= {"41", "46"}
@@ -89,8 +89,7 @@ def test_poison_costs_what_the_strategy_of_the_run_says_and_each_run_may_have_an
 
     for strategy in ("hot", "ignore_range", "replay"):
         configure(strategy)
-        sandbox.feed(6, bad_every=4)
-        sandbox.run(strategy)
+        drain(sandbox, 6, strategy, bad_every=4)
         assert_conserved(sandbox)
     assert len(lost(sandbox)) == 16
     assert sandbox.ledger.epoch(sandbox.name).number == 1
@@ -99,8 +98,7 @@ def test_poison_costs_what_the_strategy_of_the_run_says_and_each_run_may_have_an
 
 @LONG
 def test_records_that_retention_took_before_or_during_a_run_are_lost_exactly(sandbox: Sandbox) -> None:
-    sandbox.feed(6)
-    sandbox.run("before")
+    drain(sandbox, 6, "before")
 
     sandbox.configure(recovery="ignore_range", transform=dying_of(12), kafka={"max_records_per_batch": 100})
     sandbox.feed(10)  # offsets 3 to 7 of both partitions
@@ -189,8 +187,7 @@ def test_ignore_loses_the_same_ranges_once_when_its_driver_is_killed(sandbox: Sa
     poison = {"POISON_IDS": "1,6,10"}  # 10 is malformed, so it is not decoded
     sandbox.configure(recovery=recovery, transform={"python": "poison:dying"})
     for point in ("sink-committed", None):
-        sandbox.feed(6, bad_every=5)
-        sandbox.run("r", kill_at=point, **poison)
+        drain(sandbox, 6, "r", bad_every=5, kill_at=point, **poison)
         seen = sandbox.sink() + sandbox.quarantine() + lost(sandbox)
         assert set(seen.values()) <= {1}, f"counted twice after {point}"
         assert seen <= sandbox.on_broker()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
-from tests.chaos.commands import said, suite
+from tests.chaos.commands import drain, said, suite
 from tests.chaos.drivers import asleep, gated, opened, woken
 from tests.fixtures.objects import Bucket
 from tests.fixtures.runs import Sandbox
@@ -31,8 +31,7 @@ def test_object_store_neither_loses_nor_doubles_when_drivers_are_killed(
         recovery=recovery, sink={"delta": {"path": f"{bucket.url}/table", "partition_by": ["_partition"]}}
     )
     for point in ("rows-staged", "before-sink-commit", "sink-committed"):
-        sandbox.feed(8)
-        sandbox.run("again", kill_at=point)
+        drain(sandbox, 8, "again", kill_at=point)
         assert set(bucket.offsets("table").values()) <= {1}, f"rows are visible twice after {point}"
     sandbox.run("again")
     assert bucket.offsets("table") == sandbox.on_broker()
@@ -69,8 +68,7 @@ def test_object_store_names_the_package_that_spark_needs(sandbox: Sandbox, bucke
 
 def test_object_store_interval_is_replaced_and_vacuumed(sandbox: Sandbox, bucket: Bucket) -> None:
     sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
-    sandbox.feed(12)
-    sandbox.run("live")
+    drain(sandbox, 12, "live")
     sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
     assert bucket.offsets("table") == sandbox.on_broker()
     assert set(bucket.rows("table").column("_run").to_pylist()) == {"again"}

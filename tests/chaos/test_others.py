@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.commands import AGAIN, AS_TEXT, deep, delta, json_of, killed, lost, notes, reset, retract, said
+from tests.chaos.commands import AGAIN, AS_TEXT, deep, delta, drain, json_of, killed, lost, notes, reset, retract, said
 from tests.chaos.drivers import PASSING, gated, opened
 from tests.fixtures.deltas import aged
 from tests.fixtures.runs import Driver, Sandbox, good
@@ -37,14 +37,12 @@ def treat(spark: SparkSession, sandbox: Sandbox, path: str, *statements: str) ->
 def fed(sandbox: Sandbox) -> None:
     """Two runs of a pipeline with a quarantine."""
     for run in ("first", "second"):
-        sandbox.feed(12, bad_every=3)
-        sandbox.run(run)
+        drain(sandbox, 12, run, bad_every=3)
 
 
 def go_on(sandbox: Sandbox) -> None:
     """Let a third run follow; everything is exact."""
-    sandbox.feed(6, bad_every=3)
-    sandbox.run("third")
+    drain(sandbox, 6, "third", bad_every=3)
     sandbox.assert_exact()
     deep(sandbox)
 
@@ -121,8 +119,7 @@ def test_pipeline_goes_on_from_a_backup_between_two_runs(sandbox: Sandbox, tmp_p
     shutil.copytree(sandbox.home, copy, symlinks=True, ignore=shutil.ignore_patterns("ledger.db*", "jars", "jvm"))
     with sqlite3.connect(sandbox.home / "ledger.db") as live, sqlite3.connect(copy / "ledger.db") as saved:
         live.backup(saved)
-    sandbox.feed(6)
-    sandbox.run("third")
+    drain(sandbox, 6, "third")
     for path in (sandbox.home / name for name in ("table", "table_quarantine", "checkpoints", "logs")):
         shutil.rmtree(path, ignore_errors=True)
     for file in sandbox.home.glob("ledger.db*"):
@@ -190,8 +187,7 @@ def held(sandbox: Sandbox, **options: Any) -> Driver:
 @pytest.mark.long
 @pytest.mark.parametrize("who", ["interval", "redrive"])
 def test_driver_that_was_held_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, who: str) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     if who == "redrive":
         retract(sandbox, "first")
     driver = held(sandbox, **({"redriven": "lost"} if who == "redrive" else {"interval": since()}))
@@ -204,8 +200,7 @@ def test_driver_that_was_held_beside_a_reset_writes_nothing_twice(sandbox: Sandb
 
 @pytest.mark.long
 def test_interval_that_was_held_beside_a_retraction_brings_nothing_back(sandbox: Sandbox) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     driver = held(sandbox, interval=since())
     retract(sandbox, "first")
     opened(driver, 40)

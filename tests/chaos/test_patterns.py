@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from tests.chaos.cases import LONG
-from tests.chaos.commands import deep, json_of, said
+from tests.chaos.commands import deep, drain, json_of, said
 from tests.chaos.drivers import PASSING, gated, opened
 from tests.fixtures.runs import Sandbox, good
 
@@ -43,8 +43,7 @@ def lag(sandbox: Sandbox) -> dict[str, Any]:
 @pytest.mark.parametrize("recovery", ["replay", "wal", "hot", "ignore_range"])
 def test_pattern_topic_that_appears_is_read_from_its_first_record_beside_kills(sandbox: Sandbox, recovery: str) -> None:
     by_pattern(sandbox, recovery=recovery)
-    sandbox.feed(8)
-    sandbox.run("first")
+    drain(sandbox, 8, "first")
     created(sandbox, "b", 7)
     excluded = created(sandbox, "not", 3)
     sandbox.produced = [r for r in sandbox.produced if r[0] != excluded]
@@ -81,8 +80,7 @@ def test_pattern_topic_that_was_deleted_is_lost_by_name_as_far_as_it_was_seen_an
     sandbox.run("first")
     held = Counter(sandbox.produced)
     unread = sandbox.produce([(0, None, good(n)) for n in range(6)], name)
-    sandbox.feed(6)
-    sandbox.run("killed", kill_at="batch-started")
+    drain(sandbox, 6, "killed", kill_at="batch-started")
     sandbox.topics.delete(name)
     sandbox.produced = [r for r in sandbox.produced if r not in set(unread)]
 
@@ -114,8 +112,7 @@ def test_pattern_topic_that_was_deleted_is_lost_by_name_as_far_as_it_was_seen_an
 @LONG
 def test_pattern_topic_that_is_new_and_trimmed_is_refused_or_lost_by_name(sandbox: Sandbox) -> None:
     by_pattern(sandbox)
-    sandbox.feed(4)
-    sandbox.run("first")
+    drain(sandbox, 4, "first")
     name = created(sandbox, "b", 8)
     sandbox.topics.delete_records(name, {0: 3})
     sandbox.produced = [r for r in sandbox.produced if not (r[0] == name and r[1] == 0 and r[2] < 3)]
@@ -156,8 +153,7 @@ def test_pattern_topic_that_no_longer_matches_is_named_and_left_behind_by_a_rese
     sandbox.configure(source={"kafka": {"pattern": sandbox.topic}})
     assert f"{sandbox.topic}.b'" in sandbox.run("second", expect=10).message
     said(sandbox, "reset", "--reason", "narrower")
-    sandbox.feed(2)
-    sandbox.run("third")
+    drain(sandbox, 2, "third")
     # what was read of it is still in the table and in Kafka
     sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
     assert sandbox.account("again")["written"] == 6

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from tests.chaos.commands import deep, listed
+from tests.chaos.commands import deep, drain, listed
 from tests.chaos.models.planned import milliseconds
 from tests.chaos.models.processor import IDLE, Feed, departure
 from tests.fixtures.runs import Sandbox
@@ -92,8 +92,7 @@ def test_processor_that_fails_or_was_changed_is_refused_until_it_is_mended(sandb
         "schema": "id BIGINT, n INT",
     }  # fmt: skip
     sandbox.configure(processor=failing)
-    sandbox.feed(4)
-    sandbox.run("first")
+    drain(sandbox, 4, "first")
     assert sorted((row["id"], row["n"]) for row in listed(sandbox)) == [(n, 1) for n in range(4)]
     for processor, token in ((failing | {"by": ["name"]}, "by was ['id'] and is ['name']"), (None, "processor")):
         sandbox.configure(**({"processor": processor} if processor else {}))

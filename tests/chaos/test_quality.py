@@ -8,7 +8,7 @@ import sys
 from unittest import mock
 
 import pytest
-from tests.chaos.commands import AS_NUMBER, below, killed, said, suite
+from tests.chaos.commands import AS_NUMBER, below, drain, killed, said, suite
 from tests.fixtures.runs import Sandbox, good
 
 import validate_sink
@@ -76,8 +76,7 @@ def test_refused_records_count_in_the_verdict_of_each_kind_of_run(sandbox: Sandb
 def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, recovery: str) -> None:
     """The log goes on landing meanwhile; afterwards each record is there once."""
     sandbox.configure(recovery=recovery, quality={"max_quarantined": 0, "on_failed": "hold"})
-    sandbox.feed(8, bad_every=4)
-    sandbox.run("bad", validate=True)
+    drain(sandbox, 8, "bad", bad_every=4, validate=True)
     sandbox.feed(8)
     for number in range(2):
         done = sandbox.run(f"held-{number}", validate=True, expect=ExitCode.HELD)
@@ -103,8 +102,7 @@ def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, re
 def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sandbox) -> None:
     """A run whose driver died is validated as far as the ledger has it, its other rows behind the next run."""
     sandbox.configure(quality={**suite(sandbox, below(2)), "on_failed": "hold"})
-    sandbox.feed(6)
-    sandbox.run("dead", validate=True, kill_at="sink-committed")
+    drain(sandbox, 6, "dead", validate=True, kill_at="sink-committed")
     sandbox.cli("validate", str(sandbox.file), "dead")
     sandbox.produce([(0, b"k", good(0))])
     sandbox.run("next", validate=True)
@@ -122,8 +120,7 @@ def test_pipeline_is_held_no_more_when_a_dead_command_took_the_rows_back(
     sandbox: Sandbox, point: str, command: tuple[str, ...]
 ) -> None:
     sandbox.configure(quality={**suite(sandbox, below(2)), "on_failed": "hold"})
-    sandbox.feed(6)
-    sandbox.run("bad", validate=True)
+    drain(sandbox, 6, "bad", validate=True)
     sandbox.run("held", validate=True, expect=ExitCode.HELD)
     killed(sandbox, point, *command, "--reason", "x")
     assert not sandbox.sink()

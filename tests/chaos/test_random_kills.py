@@ -16,6 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import pytest
+from tests.chaos.commands import drain
 from tests.chaos.drivers import lost
 from tests.fixtures.runs import KILLED, Driver, Sandbox, await_that
 
@@ -98,8 +99,7 @@ def test_drivers_that_die_at_random_moments_leave_each_record_in_one_place_once(
     while drawn.kills < KILLS and drawn.attempts < 10 * (KILLS + 1):
         drawn.attempt()
     assert drawn.kills == KILLS
-    sandbox.feed(2)
-    sandbox.run("last", **drawn.env)
+    drain(sandbox, 2, "last", **drawn.env)
 
     seen, gone, fed = sandbox.sink() + sandbox.quarantine(), lost(sandbox), Counter(sandbox.produced)
     doubled = sum(n - 1 for n in (seen + gone).values())

@@ -9,7 +9,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from tests.chaos.commands import assert_conserved, deep, json_of, lost, redrive, said, versions
+from tests.chaos.commands import assert_conserved, deep, drain, json_of, lost, redrive, said, versions
 from tests.chaos.drivers import PASSING
 from tests.fixtures.runs import Sandbox, refuse_a_topic_made_anew
 
@@ -20,8 +20,7 @@ DYING = {"python": "poison:dying"}
 
 def test_redrive_writes_lost_records_that_are_poison_no_more(sandbox: Sandbox) -> None:
     sandbox.configure(transform=DYING, recovery="ignore_range", kafka={"max_records_per_batch": 10})
-    sandbox.feed(20, bad_every=6)
-    sandbox.run("lossy", POISON_IDS="3,7,15")
+    drain(sandbox, 20, "lossy", bad_every=6, POISON_IDS="3,7,15")
     assert sorted(n for *_, n in lost(sandbox)) == [1, 3, 7]  # ids 3, 7, 15 lie in partition 1
     assert_conserved(sandbox)
     redrive(sandbox, "--run", "again", POISON_IDS="7")
@@ -46,8 +45,7 @@ def test_redrive_writes_lost_records_that_are_poison_no_more(sandbox: Sandbox) -
 
 def test_redrive_of_a_topic_that_is_recreated_meanwhile_is_refused(sandbox: Sandbox) -> None:
     sandbox.configure(transform=DYING, recovery="ignore_batch")
-    sandbox.feed(6)
-    sandbox.run("lossy", POISON_IDS="1")
+    drain(sandbox, 6, "lossy", POISON_IDS="1")
     assert lost(sandbox) == Counter(sandbox.produced)
     sandbox.configure(**PASSING)
     driver = sandbox.start("again", gate_at="rows-staged", redriven="lost")
@@ -69,8 +67,7 @@ def test_records_older_than_a_retention_are_dropped_from_the_quarantine(sandbox:
 
 
 def test_records_that_are_nowhere_stay_lost_and_are_named(sandbox: Sandbox) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     sandbox.feed(8)
     sandbox.topics.delete_records(sandbox.topic, {0: 5})
     sandbox.configure(recovery="ignore_range")

@@ -10,15 +10,14 @@ from typing import Any
 
 import pytest
 from tests.chaos import commands
-from tests.chaos.commands import AGAIN, ALL_BAD, assert_conserved, deep, killed, lost, redrive, reset, retract
+from tests.chaos.commands import AGAIN, ALL_BAD, assert_conserved, deep, drain, killed, lost, redrive, reset, retract
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 
 def test_reset_goes_on_after_a_lost_checkpoint_and_waits_for_a_run(sandbox: Sandbox) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
     sandbox.feed(3)
     assert f"sluice reset {sandbox.name} --reason" in sandbox.run("second", expect=41).message
@@ -32,8 +31,7 @@ def test_reset_goes_on_after_a_lost_checkpoint_and_waits_for_a_run(sandbox: Sand
 
 
 def test_reset_reads_a_recreated_topic_when_the_former_rows_have_left(sandbox: Sandbox) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     sandbox.topics.recreate(sandbox.topic, 2)
     sandbox.produced.clear()
     sandbox.feed(8, bad_every=4)
@@ -48,8 +46,7 @@ def test_reset_reads_a_recreated_topic_when_the_former_rows_have_left(sandbox: S
 
 
 def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -> None:
-    sandbox.feed(6, bad_every=3)
-    sandbox.run("first")
+    drain(sandbox, 6, "first", bad_every=3)
     part = f"{sandbox.topic}:1:0-1"
     retract(sandbox, part)
     redrive(sandbox)
@@ -73,19 +70,16 @@ def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -
 def test_records_that_the_log_alone_holds_are_redriven_after_a_reset(sandbox: Sandbox) -> None:
     keys: dict[str, Any] = {"recovery": "wal", "kafka": {"max_records_per_batch": 100}}
     sandbox.configure(**keys)
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     sandbox.configure(**keys, transform={"python": "poison:dying"})
-    sandbox.feed(8)
-    sandbox.run("landed", expect=None, POISON_IDS="6")
+    drain(sandbox, 8, "landed", expect=None, POISON_IDS="6")
     assert len(sandbox.sink()) == 6, "landed, and not applied"
     sandbox.configure(**keys)
     sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
     reset(sandbox)
     assert sum(lost(sandbox).values()) == 4
     deep(sandbox)
-    sandbox.feed(2)
-    sandbox.run("second")
+    drain(sandbox, 2, "second")
     assert sandbox.account("second")["planned"] == 6
     assert_conserved(sandbox)
     redrive(sandbox)
@@ -108,17 +102,14 @@ def test_records_that_the_log_alone_holds_are_redriven_after_a_reset(sandbox: Sa
 def test_other_sinks_begin_again(kind: str, request: pytest.FixtureRequest) -> None:
     sandbox: Sandbox = request.getfixturevalue(f"into_{kind}")
     sandbox.configure(**ALL_BAD)
-    sandbox.feed(8, bad_every=4)
-    sandbox.run("first")
+    drain(sandbox, 8, "first", bad_every=4)
     killed(sandbox, "epoch-closed", "reset", "--reason", "x", *AGAIN)
     assert not sandbox.sink()
-    sandbox.feed(4)
-    sandbox.run("second")
+    drain(sandbox, 4, "second")
     assert sandbox.account("second")["planned"] == 12
     sandbox.assert_exact()
     shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
-    sandbox.feed(2)
-    sandbox.run("third", expect=41)
+    drain(sandbox, 2, "third", expect=41)
     reset(sandbox)
     sandbox.run("third")
     sandbox.assert_exact()
@@ -128,18 +119,15 @@ def test_other_sinks_begin_again(kind: str, request: pytest.FixtureRequest) -> N
 def test_pipeline_into_a_topic_begins_again_later_and_where_it_stood(into_kafka: Any, recovery: str) -> None:
     sandbox: Sandbox = into_kafka
     sandbox.configure(recovery=recovery, **ALL_BAD)
-    sandbox.feed(8, bad_every=4)
-    sandbox.run("first")
+    drain(sandbox, 8, "first", bad_every=4)
     sandbox.feed(4)
     killed(sandbox, "epoch-closed", "reset", "--reason", "x", "--from", "latest")
-    sandbox.feed(2)
-    sandbox.run("second")
+    drain(sandbox, 2, "second")
     assert sandbox.account("second")["planned"] == 2
     assert sum(lost(sandbox).values()) == 4
     reset(sandbox, *AGAIN, expect=10)
     shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
-    sandbox.feed(2)
-    sandbox.run("third", expect=41)
+    drain(sandbox, 2, "third", expect=41)
     reset(sandbox)
     sandbox.run("third")
     assert sandbox.account("third")["planned"] == 2

@@ -20,7 +20,7 @@ import sqlalchemy as sa
 from pyspark.sql import SparkSession
 from tests.chaos.boxed import BOXES, Box, exact, made
 from tests.chaos.cases import DIRECT, LONG, long
-from tests.chaos.commands import ALL_BAD, listed, suite
+from tests.chaos.commands import ALL_BAD, drain, listed, suite
 from tests.chaos.drivers import PASSING, asleep, ended, gated, lost, woken
 from tests.chaos.states.boxes import TopicBox
 from tests.fixtures.runs import KeptSandbox, await_that, good
@@ -82,8 +82,7 @@ def test_driver_that_wakes_up_late_adds_nothing_to_the_sink(into: Box) -> None:
     in_topic = isinstance(into, TopicBox)
     zombie = asleep(into, "records-sent" if in_topic else "before-sink-commit")
     assert not in_topic or into.astray(), "its transaction is open"
-    into.feed(8, bad_every=3)
-    into.run("second")
+    drain(into, 8, "second", bad_every=3)
     exact(into)
     woken(zombie)
     exact(into)
@@ -106,8 +105,7 @@ def test_redrive_of_quarantined_records_writes_to_the_sink_once_when_killed(into
 @sinks("kafka")
 def test_redrive_of_lost_records_writes_to_the_sink_once_when_killed(into: Box) -> None:
     into.configure(recovery="ignore_range", transform={"python": "poison:dying"})
-    into.feed(5)
-    into.run("live", POISON_IDS="3")
+    drain(into, 5, "live", POISON_IDS="3")
     assert lost(into).total() == 1
     for point in ("records-sent", "sink-committed", None):
         into.run("again", redriven="lost", kill_at=point)
@@ -185,8 +183,7 @@ def test_kafka_topic_is_read_by_another_pipeline_with_each_record_once(into: Any
     second = KeptSandbox(tmp_path / "second", into.broker, into.topics, into.target, spark=into.spark)
     second.configure(kafka={"isolation_level": "read_committed"})
     for name in ("a", "b"):
-        into.feed(8, bad_every=3)
-        into.run(name, kill_at="records-sent" if name == "b" else None)
+        drain(into, 8, name, bad_every=3, kill_at="records-sent" if name == "b" else None)
         second.run(name)  # beside an open transaction it reads what is before it
         into.run(name)
         second.run(f"{name} again")
@@ -214,8 +211,7 @@ def test_kafka_broker_that_dies_while_a_transaction_is_committed_costs_nothing(i
 
 @sinks("foreach", fast=["foreach"])
 def test_foreach_gets_a_batch_again_under_the_same_ids_when_its_driver_is_killed(into: Any) -> None:
-    into.feed(5, bad_every=3)
-    into.run("killed", kill_at="rows-handed-over")
+    drain(into, 5, "killed", bad_every=3, kill_at="rows-handed-over")
     into.run("last")
     seen: dict[tuple[str, str], list[tuple[str, list[int]]]] = {}
     for row in into.lines():
@@ -233,8 +229,7 @@ def test_foreach_gets_a_batch_again_under_the_same_ids_when_its_driver_is_killed
 def test_foreach_writer_that_knows_what_it_has_holds_each_row_once(into: Any) -> None:
     into.configure(sink={"foreach": {"python": "collector:Once"}})
     for point in ("rows-handed-over", "sink-committed", None):
-        into.feed(5)
-        into.run("killed", kill_at=point)
+        drain(into, 5, "killed", kill_at=point)
     into.assert_exact()
 
 

@@ -16,7 +16,7 @@ import pytest
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 from tests.chaos.cases import LONG, long
-from tests.chaos.commands import listed
+from tests.chaos.commands import drain, listed
 from tests.chaos.drivers import PASSING, gated, lost, opened
 from tests.fixtures.node import SecondNode
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, good, refuse_a_topic_made_anew
@@ -38,8 +38,7 @@ def state(sandbox: Sandbox) -> tuple[object, ...]:
 def test_kafka_source_that_is_down_trimmed_or_recreated_is_refused_by_name_and_nothing_changes(
     sandbox: Sandbox,
 ) -> None:
-    sandbox.feed(6)
-    sandbox.run("first")
+    drain(sandbox, 6, "first")
     before = state(sandbox)
     sandbox.feed(10)
     sandbox.broker.kill()
@@ -71,8 +70,7 @@ def test_kafka_source_reads_a_topic_that_is_added_from_its_beginning_and_leaves_
     """Spark logs positions of all topics together: without one it would take the file for a loss, or read it twice."""
     other = f"{sandbox.topic}-more"
     sandbox.topics.create(other, 1)
-    sandbox.feed(4)
-    sandbox.run("one")
+    drain(sandbox, 4, "one")
     both = {"topics": [sandbox.topic, other]}
     sandbox.configure(kafka=both)
     sandbox.produce([(0, None, good(n)) for n in (10, 11)], other)
@@ -82,16 +80,14 @@ def test_kafka_source_reads_a_topic_that_is_added_from_its_beginning_and_leaves_
         assert f"'{other}'" in sandbox.run("three", expect=10).message
     sandbox.configure(kafka=both)
     sandbox.produce([(0, None, good(12))], other)
-    sandbox.feed(2)
-    sandbox.run("three")
+    drain(sandbox, 2, "three")
     assert sandbox.sink() == Counter(sandbox.produced)
 
 
 @LONG
 def test_kafka_partition_that_is_added_behind_a_killed_run_is_read_from_its_beginning(sandbox: Sandbox) -> None:
     """SPARK-53560."""
-    sandbox.feed(12)
-    sandbox.run("r", kill_at="rows-staged:2")
+    drain(sandbox, 12, "r", kill_at="rows-staged:2")
     sandbox.topics.add_partitions(sandbox.topic, 3)
     sandbox.produce([(2, None, good(n)) for n in range(100, 104)])
     sandbox.run("r")
@@ -102,12 +98,10 @@ def test_kafka_partition_that_is_added_behind_a_killed_run_is_read_from_its_begi
 
 @LONG
 def test_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) -> None:
-    sandbox.feed(4)
-    sandbox.run("first")
+    drain(sandbox, 4, "first")
     other = {"decode": {"json": {"schema": "id BIGINT, name STRING, more STRING"}}}
     sandbox.configure(**other)
-    sandbox.feed(2)
-    sandbox.run("misfit", expect=10)
+    drain(sandbox, 2, "misfit", expect=10)
     sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
     assert f"sluice reset {sandbox.name}" in sandbox.run("half of it", expect=41).message
     sandbox.name += "-other"
@@ -203,8 +197,7 @@ def test_kafka_partition_without_a_leader_stops_the_run_and_with_one_it_goes_on(
             return False
 
     sandbox = KeptSandbox(tmp_path / "home", second_node.first, topics, "orders", spark=spark)
-    sandbox.feed(8, bad_every=4)
-    sandbox.run("before")
+    drain(sandbox, 8, "before", bad_every=4)
     sandbox.feed(8, bad_every=4)
     before = sandbox.sink()
     second_node.kill()

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from tests.chaos.boxed import Box, made
 from tests.chaos.cases import LONG
-from tests.chaos.commands import listed
+from tests.chaos.commands import drain, listed
 from tests.chaos.drivers import lost
 from tests.chaos.states.origins import AvroBox, FileBox, JdbcBox, NatsBox, ParquetBox, RedisBox, TimedBox
 from tests.fixtures.runs import good
@@ -111,8 +111,7 @@ def test_file_that_changed_is_refused_ignored_or_read_and_one_that_is_not_comple
 
 @sources("json", fast=["json"])
 def test_file_source_refuses_a_book_that_was_recreated_and_a_folder_that_is_gone(box: Any) -> None:
-    box.feed(3)
-    box.run("first")
+    drain(box, 3, "first")
     shutil.rmtree(box.home / "sources")
     box.run("forgotten", expect=22)
     shutil.rmtree(box.outside / "orders")
@@ -179,8 +178,7 @@ def test_file_that_is_damaged_loses_rows_by_name(box: Any) -> None:
 
 @sources("jdbc")
 def test_jdbc_rows_that_changed_after_they_were_landed_are_written_and_redriven_as_they_were(box: Any) -> None:
-    box.feed(4, bad_every=4)
-    box.run("dies", kill_at="run-planned")
+    drain(box, 4, "dies", bad_every=4, kill_at="run-planned")
     box.sql("DELETE FROM orders WHERE n = 2")
     box.sql("UPDATE orders SET id = '99' WHERE n = 3")
     box.run("next")
@@ -200,8 +198,7 @@ def test_jdbc_rows_that_changed_after_they_were_landed_are_written_and_redriven_
 
 @sources("redis", "nats", fast=["redis"])
 def test_queue_messages_that_the_server_removed_are_given_up_by_name(box: Any) -> None:
-    box.feed(6)
-    box.run("first")
+    drain(box, 6, "first")
     box.feed(10)
     box.queue.trim("orders", 4)
     assert "6 planned offsets" in box.run("gone", expect=21).message
@@ -214,8 +211,7 @@ def test_queue_messages_that_the_server_removed_are_given_up_by_name(box: Any) -
 
 @sources("jdbc-time", "redis", "nats")
 def test_source_interval_is_found_by_the_times_of_its_records(box: Any) -> None:
-    box.feed(6, bad_every=3)
-    box.run("first")
+    drain(box, 6, "first", bad_every=3)
     box.run("again", interval=("2020-01-01", datetime.now(UTC).isoformat()))
     assert box.account("again")["written"] == 4
     held = box.sink() + box.quarantine()

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from tests.chaos.cases import LONG
-from tests.chaos.commands import delta, said
+from tests.chaos.commands import delta, drain, said
 from tests.chaos.drivers import PASSING, asleep, gated, lost, opened, woken
 from tests.fixtures.runs import Offset, Sandbox, consume, good
 
@@ -87,8 +87,7 @@ def test_wal_cleaning_that_is_killed_costs_no_record_and_is_finished_by_the_comm
     for point in ("segments-forgotten", "segments-removed"):
         sandbox.produce([(p, None, good(p), YESTERDAY) for p in (0, 1)])
         sandbox.run("r", kill_at=point)
-    sandbox.feed(2)
-    sandbox.run("r")
+    drain(sandbox, 2, "r")
     sandbox.assert_exact()
     assert len(landed(sandbox)) == 2, "only what is young is left"
     said(sandbox, "clean")
@@ -100,8 +99,7 @@ def test_wal_cleaning_that_is_killed_costs_no_record_and_is_finished_by_the_comm
 
 def test_wal_applies_what_a_killed_run_sealed_though_kafka_is_down_or_has_dropped_it(sandbox: Sandbox) -> None:
     use(sandbox, "wal")
-    sandbox.feed(6)
-    sandbox.run("a", kill_at="sealed")
+    drain(sandbox, 6, "a", kill_at="sealed")
     sandbox.broker.kill()
     assert sandbox.broker.bootstrap in sandbox.run("b", expect=20).message
     assert sandbox.sink() == Counter(sandbox.produced)
@@ -155,8 +153,7 @@ def test_wal_lands_what_cannot_be_applied_and_applies_it_when_it_can(
     fits = sandbox.feed(4)
     sandbox.run("fits")
     if killed:
-        sandbox.feed(6)
-        sandbox.run("dies", kill_at="sealed")
+        drain(sandbox, 6, "dies", kill_at="sealed")
     with contextlib.nullcontext() if misfit else unreadable(sandbox):
         use(sandbox, "wal", **(misfit or {}))
         new = sandbox.feed(10)
@@ -178,8 +175,7 @@ def test_wal_lands_what_cannot_be_applied_and_applies_it_when_it_can(
 @LONG
 def test_change_to_wal_lands_though_nothing_fits_any_more(sandbox: Sandbox) -> None:
     use(sandbox, "replay")
-    sandbox.feed(4)
-    sandbox.run("straight")
+    drain(sandbox, 4, "straight")
     use(sandbox, "wal", **OTHER_COLUMNS)
     new = sandbox.feed(4)
     assert f"1 batches ({len(new)} records)" in sandbox.run("misfit", expect=10).message

@@ -79,8 +79,7 @@ def test_audit_names_each_wrong_window_of_a_table(sandbox: Sandbox) -> None:
     sandbox.run("again", interval=interval(60, 120))
     assert stream.held() != held
     stream.feed(240, 400, 12)
-    stream.feed(0, 120, 4)
-    sandbox.run("fourth")
+    stream.feed(0, 120, 4, run="fourth")
     assert audited(sandbox)["tables"]["windows"]["windows"] == stream.held().total()
 
     # a window whose records are gone is not wrong, and neither is a window of another file

@@ -58,8 +58,7 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay") -
     """Three runs, with late records and refused ones."""
     stream = stream_of(sandbox, window, recovery=recovery, limit=100)
     for run, (first, last) in {"first": (0, 120), "second": (60, 200), "third": (0, 240)}.items():
-        stream.feed(first, last, 12, bad=True, also=[minute(65)] if run == "third" else [])
-        sandbox.run(run)
+        stream.feed(first, last, 12, bad=True, also=[minute(65)] if run == "third" else [], run=run)
     assert stream.expected()[1], "some came late"
     return stream
 
@@ -90,8 +89,7 @@ def test_interval_makes_its_windows_again_and_no_others(
     sandbox.run("the rest", interval=interval(0, 600))
     assert stream.held() == elsewhere(before, 0, 600, until) + all_at_once(stream, 0, 600, until)
     assert any("are left to live runs" in note for note in notes(sandbox, "the rest"))
-    stream.feed(240, 400, 12)
-    sandbox.run("fourth")
+    stream.feed(240, 400, 12, run="fourth")
     live = stream.expected()[0]
     assert stream.held() == elsewhere(live, 0, 600, until) + all_at_once(stream, 0, 600, until)
     assert deep(sandbox)["problems"] == []
@@ -103,8 +101,7 @@ def test_change_of_the_file_reaches_the_windows_of_the_interval_alone(sandbox: S
     stream = stream_of(sandbox, HOURLY, limit=100)
     stream.feed(0, 200, 16, bad=True)
     odd = sandbox.produce([(0, b"", event(minute(n), "a", v)) for n, v in ((70, "7"), (5, "8"))])
-    stream.feed(200, 300, 8)
-    sandbox.run("live")
+    stream.feed(200, 300, 8, run="live")
     until, before = closed_to(sandbox), stream.held()
     assert set(odd) <= set(sandbox.quarantine())
     stream.configure(
@@ -153,11 +150,9 @@ def test_killed_interval_leaves_all_of_its_windows_or_none(sandbox: Sandbox) -> 
 @pytest.mark.long
 def test_interval_needs_the_records_of_its_own_windows_alone(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, HOURLY)
-    stream.feed(0, 60, 10)
-    sandbox.run("first")
+    stream.feed(0, 60, 10, run="first")
     sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
-    stream.feed(60, 300, 20)
-    sandbox.run("second")
+    stream.feed(60, 300, 20, run="second")
     until, before = closed_to(sandbox), stream.held()
     sandbox.run("there", interval=interval(60, 180))
     assert stream.held() == elsewhere(before, 60, 180, until) + all_at_once(stream, 60, 180, until)
@@ -172,8 +167,7 @@ def test_windows_of_times_without_records_are_removed(sandbox: Sandbox) -> None:
     """The file moved records to another time, and was put right again: no batch has records of that time."""
     stream = stream_of(sandbox, HOURLY, limit=100)
     for run, (first, last) in {"first": (0, 60), "second": (600, 700)}.items():
-        stream.feed(first, last, 6)
-        sandbox.run(run)
+        stream.feed(first, last, 6, run=run)
     before = stream.held()
     stream.configure(transform={"sql": "SELECT at + interval 5 hours AS at, * EXCEPT (at) FROM source"})
     sandbox.run("moved", interval=interval(300, 360))
@@ -250,8 +244,7 @@ def test_interval_makes_its_sessions_again(sandbox: Sandbox, recovery: str, poin
     for run, (first, last, count) in {"first": (0, 120, 16), "second": (60, 200, 14), "third": (0, 240, 14)}.items():
         # one session of three parts: the one in the middle comes when the others are written
         joining = [minute(n) for n in {"first": (58, 76), "third": (67,)}.get(run, ())]
-        stream.feed(first, last, count, bad=True, also=joining)
-        sandbox.run(run)
+        stream.feed(first, last, count, bad=True, also=joining, run=run)
     assert stream.expected()[1], "some came late"
     before, until, split = stream.held(), closed_to(sandbox), sandbox.total("written")
     due = made_again(stream, before, 50, 120, until)
@@ -267,8 +260,7 @@ def test_interval_makes_its_sessions_again(sandbox: Sandbox, recovery: str, poin
     every = made_again(stream, due, 0, 600, until)
     assert stream.held() == every
     live = stream.expected()[0]
-    stream.feed(240, 400, 12)
-    sandbox.run("fourth")
+    stream.feed(240, 400, 12, run="fourth")
     assert stream.held() == every + (stream.expected()[0] - live)
     report = deep(sandbox, "--windows")
     assert report["problems"] == []

@@ -47,8 +47,7 @@ def test_state_does_not_grow_with_the_number_of_runs(
     spark.conf.set(RETAINED, str(retained))
     try:
         for run in range(runs):
-            stream.feed(run * 30, run * 30 + 20, 2)
-            sandbox.run(f"run-{run}")
+            stream.feed(run * 30, run * 30 + 20, 2, run=f"run-{run}")
     finally:
         spark.conf.set(RETAINED, before)
     for share in shares_of(stream):
@@ -91,17 +90,14 @@ def test_state_that_only_grows_raises_an_alarm(sandbox: Sandbox) -> None:
 def test_state_that_a_power_cut_emptied_is_rebuilt(sandbox: Sandbox, kind: str) -> None:
     stream: Any = Stream(sandbox, HOURLY) if kind == "window" else dedupe.Stream(sandbox)
     stream.configure()
-    stream.feed(0, 90, 6)
-    sandbox.run("first")
-    stream.feed(60, 200, 6)
-    sandbox.run("dies", kill_at="sink-committed")
+    stream.feed(0, 90, 6, run="first")
+    stream.feed(60, 200, 6, run="dies", kill_at="sink-committed")
     for share in shares_of(stream):  # a power cut leaves names, and nothing in them
         newest = max(share.glob("*.changelog"), key=lambda file: int(file.stem))
         newest.write_bytes(b"")
         (share / f".{newest.name}.crc").write_bytes(b"")
     sandbox.run("dies")
     for run in range(2):
-        stream.feed(run * 90, 200 + run * 90, 6)
-        sandbox.run(f"later-{run}")
+        stream.feed(run * 90, 200 + run * 90, 6, run=f"later-{run}")
     stream.assert_exact()
     assert stream.held()

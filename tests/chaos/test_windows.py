@@ -28,10 +28,8 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 def test_open_windows_stay_open_between_runs(sandbox: Sandbox, window: dict[str, Any]) -> None:
     stream = stream_of(sandbox, window)
     # the first watermark is that of 1970: Spark takes older records for late ones
-    stream.feed(0, 90, 8, bad=True, also=[EPOCH - timedelta(hours=12), EPOCH - timedelta(minutes=5)])
-    sandbox.run("first")
-    stream.feed(60, 200, 14)
-    sandbox.run("second")
+    stream.feed(0, 90, 8, bad=True, also=[EPOCH - timedelta(hours=12), EPOCH - timedelta(minutes=5)], run="first")
+    stream.feed(60, 200, 14, run="second")
     stream.feed(0, 240, 14, bad=True)  # some of them late
     sandbox.run("third")
     sandbox.run("idle")
@@ -71,8 +69,7 @@ def test_windows_of_a_resting_stream_are_flushed_once(
     sandbox: Sandbox, window: dict[str, Any], point: str | None
 ) -> None:
     stream = stream_of(sandbox, {**window, "flush": {"after": "1d"}})
-    stream.feed(0, 60, 6)
-    sandbox.run("first")
+    stream.feed(0, 60, 6, run="first")
     before = stream.held()
     sandbox.run("not yet")
     assert sandbox.ledger.windows(sandbox.name, "not yet") == {}
@@ -114,8 +111,7 @@ def test_closing_batch_that_spark_never_planned_is_planned(sandbox: Sandbox, rec
     if recovery == "wal":
         sandbox.run("dies first", kill_at="sink-committed")
         sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
-    stream.feed(170, 200, 4)
-    sandbox.run("dies", kill_at="batch-started:2")
+    stream.feed(170, 200, 4, run="dies", kill_at="batch-started:2")
     reset_plan(stream)
     sandbox.run("dies again", kill_at="closing-planned")
     assert not stream.held()
@@ -140,8 +136,7 @@ def test_closing_batch_that_spark_never_planned_is_planned(sandbox: Sandbox, rec
 @pytest.mark.long
 def test_changed_window_is_refused_until_a_reset(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, HOURLY)
-    stream.feed(0, 100, 4)
-    sandbox.run("first")
+    stream.feed(0, 100, 4, run="first")
     stream.feed(0, 100, 4)
     stream.configure(window={**HOURLY, "size": "2h"})
     message = sandbox.run("second", expect=41).message
@@ -158,8 +153,7 @@ def test_changed_window_is_refused_until_a_reset(sandbox: Sandbox) -> None:
 def test_complete_output_of_a_new_epoch_begins_empty(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, windows.COMPLETE)
     for first in (600, 500, 0):  # each is older than what came before
-        stream.feed(first, first + 60, 6, bad=True)
-        sandbox.run(f"from-{first}")
+        stream.feed(first, first + 60, 6, bad=True, run=f"from-{first}")
     stream.assert_exact()
     assert {w["closes_at"] for w in stream.assert_open()["windows"]} == {None}
     said(sandbox, "reset", "--reason", "x", "--yes")
@@ -172,16 +166,14 @@ def test_complete_output_of_a_new_epoch_begins_empty(sandbox: Sandbox) -> None:
 @pytest.mark.long
 def test_values_of_open_windows_keep_their_type(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, {**HOURLY, "aggregates": {"n": "count(*)", "total": "size(collect_set(V))"}})
-    stream.feed(0, 50, 6)
-    sandbox.run("first")
+    stream.feed(0, 50, 6, run="first")
     other = {"json": {"schema": "at TIMESTAMP, k STRING, v BIGINT, more STRING"}}
     stream.configure(decode=other)
     stream.feed(0, 50, 6)
     assert "v was INT and is BIGINT" in sandbox.run("refused", expect=41).message
     columns = "at, k, cast(v AS INT) AS v, _topic, _partition, _offset, _timestamp"
     stream.configure(decode=other, transform={"sql": f"SELECT {columns} FROM source"})
-    stream.feed(300, 301, 2)
-    sandbox.run("second")
+    stream.feed(300, 301, 2, run="second")
     values: dict[str, list[int]] = defaultdict(list)
     for record in filter(None, stream.records.values()):
         if record[0] < BEGIN + 60 * MINUTE:
@@ -194,16 +186,14 @@ def test_values_of_open_windows_keep_their_type(sandbox: Sandbox) -> None:
 def test_windows_are_updated_after_another_spark_rewrote_them(sandbox: Sandbox, spark: SparkSession) -> None:
     stream = stream_of(sandbox, {**HOURLY, "output": "update"})
     for run in ("first", "second"):
-        stream.feed(0, 90, 8)
-        sandbox.run(run)
+        stream.feed(0, 90, 8, run=run)
     before = spark.conf.get("spark.sql.parquet.outputTimestampType")
     spark.conf.set("spark.sql.parquet.outputTimestampType", "INT96")  # its own default
     try:
         spark.sql(f"OPTIMIZE delta.`{sandbox.home / 'table'}`")
     finally:
         spark.conf.set("spark.sql.parquet.outputTimestampType", before)
-    stream.feed(30, 120, 8)
-    sandbox.run("third")
+    stream.feed(30, 120, 8, run="third")
     stream.assert_exact()
     assert spark.read.format("delta").load(str(sandbox.home / "table")).count() == sum(stream.held().values())
 
@@ -213,12 +203,10 @@ def test_state_of_an_attempt_that_was_not_committed_is_dropped(sandbox: Sandbox)
     """Spark keeps the files of the first attempt, and the second one, which the sink holds, absorbed other records."""
     stream = Stream(sandbox, HOURLY)
     stream.configure(transform={"sql": "SELECT at, k, v + 1000 AS v, * EXCEPT (at, k, v) FROM source"})
-    stream.feed(0, 50, 4)
-    sandbox.run("dies", kill_at="before-sink-commit")
+    stream.feed(0, 50, 4, run="dies", kill_at="before-sink-commit")
     stream.configure()
     sandbox.run("absorbs")
-    stream.feed(170, 200, 4)
-    sandbox.run("closes")
+    stream.feed(170, 200, 4, run="closes")
     assert stream.held()
     stream.assert_exact()
 
@@ -226,13 +214,11 @@ def test_state_of_an_attempt_that_was_not_committed_is_dropped(sandbox: Sandbox)
 @pytest.mark.long
 def test_state_of_a_committed_batch_is_made_from_the_rows_that_were_counted(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, HOURLY)
-    stream.feed(0, 100, 4)
-    sandbox.run("dies", kill_at="sink-committed")
+    stream.feed(0, 100, 4, run="dies", kill_at="sink-committed")
     stream.configure(window={**HOURLY, "ahead": "2d"})
     assert "undo the change" in sandbox.run("second", expect=41).message
     stream.configure()
     sandbox.run("third")
     stream.configure(window={**HOURLY, "ahead": "2d"})
-    stream.feed(0, 300, 4)
-    sandbox.run("last")
+    stream.feed(0, 300, 4, run="last")
     stream.assert_exact()

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.cases import LONG, long
+from tests.chaos.commands import drain
 from tests.chaos.drivers import PASSING, ended, gated, opened
 from tests.fixtures.inside import MODULES
 from tests.fixtures.postgres import Server, binaries, new_database, server
@@ -80,8 +81,7 @@ PLACES = {"sink": "table", "checkpoint": "checkpoints", "quarantine": "table_qua
 @pytest.mark.parametrize("place", ["sink", *long(*(p for p in PLACES if p != "sink"))])
 def test_full_disk_stops_the_run_by_name_and_costs_no_record(sandbox: Sandbox, place: str, tmp_path: Path) -> None:
     sandbox.configure(recovery="wal" if place == "log" else "replay")
-    sandbox.feed(6, bad_every=3)
-    sandbox.run("before")
+    drain(sandbox, 6, "before", bad_every=3)
     alone = place == "ledger"
     if alone:  # everything else lies elsewhere
         for other in [path for path in PLACES.values() if path != "."]:
@@ -199,8 +199,7 @@ def test_damaged_file_is_refused_or_does_no_harm_and_restored_the_run_goes_on(
     sandbox: Sandbox, name: str, damage: str
 ) -> None:
     sandbox.configure(recovery="wal" if name == "log" else "replay")
-    sandbox.feed(8, bad_every=4)
-    sandbox.run("first")
+    drain(sandbox, 8, "first", bad_every=4)
     sandbox.feed(8, bad_every=4)
     before = sandbox.sink() + sandbox.quarantine()
     file, aside = victim(sandbox, name), sandbox.home / "aside"

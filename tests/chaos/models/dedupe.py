@@ -55,8 +55,11 @@ class Stream(Planned):
             **keys,
         )
 
-    def feed(self, first: int, last: int, count: int = 10, *, bad: bool = False, ids: int = 6) -> None:
-        """Produce records of few ids with event times between two minutes, in random order and on both partitions."""
+    def feed(
+        self, first: int, last: int, count: int = 10, *, bad: bool = False, ids: int = 6, run: str | None = None,
+        **options: Any,
+    ) -> None:  # fmt: skip
+        """Produce records of few ids with event times between two minutes, in random order; and let a run follow."""
         made: list[tuple[int, bytes, bytes, Made]] = []
         for n in range(count):
             record = minute(self.chance.randrange(first, last)), self.chance.randrange(ids)
@@ -65,6 +68,8 @@ class Stream(Planned):
             refused = [b"{", event(None, 1), event(minute(first), None), event(FUTURE, 1)]
             made += [(n % 2, b"", value, None) for n, value in enumerate(refused)]
         self.put(made)
+        if run is not None:
+            self.sandbox.run(run, **options)
 
     def put(self, made: Sequence[tuple[int, bytes, bytes, Made]]) -> None:
         placed = self.sandbox.produce([m[:3] for m in made])

@@ -75,13 +75,18 @@ class Stream(Planned):
             }
         )
 
-    def feed(self, first: int, last: int, count: int = 10, *, bad: bool = False, also: Sequence[datetime] = ()) -> None:
-        """Produce records with event times in random order, between two minutes, and others."""
+    def feed(
+        self, first: int, last: int, count: int = 10, *, bad: bool = False, also: Sequence[datetime] = (),
+        run: str | None = None, **options: Any,
+    ) -> None:  # fmt: skip
+        """Produce records with event times between two minutes, in random order, and others; and let a run follow."""
         values = [(at, "a", 1) for at in also]
         for _ in range(count):
             at = minute(self.chance.randrange(first, last))
             values.append((at, self.chance.choice("ab"), self.chance.randrange(100)))
         self.give(values, bad=bad)
+        if run is not None:
+            self.sandbox.run(run, **options)
 
     def give(self, values: Sequence[Record], *, bad: bool = False) -> None:
         """Produce records, and some that are refused."""
