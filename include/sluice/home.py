@@ -70,7 +70,8 @@ class Home:
     @property
     def ledger_url(self) -> str:
         """``SLUICE_LEDGER_URL``, or a SQLite file in the home."""
-        return os.environ.get("SLUICE_LEDGER_URL") or f"sqlite:///{self.root}/ledger.db"
+        quoted = self.root.replace("%", "%25").replace("?", "%3F")  # what has a meaning in a database URL
+        return os.environ.get("SLUICE_LEDGER_URL") or f"sqlite:///{quoted}/ledger.db"
 
     @property
     def data_docs(self) -> str:

@@ -19,6 +19,7 @@ from urllib.parse import unquote
 
 from sluice.audit.snapshot import last_commits
 from sluice.delta.names import ADOPTING, HOLDS, OWNER
+from sluice.delta.paths import check_removable
 from sluice.delta.table import Table
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
 from sluice.home import Home
@@ -158,6 +159,7 @@ def _merge(table: Table) -> dict[str, Any]:
         if attempt:
             sleep(_PAUSE)
             table = Table.open(table.name, table.path)
+        check_removable(table.path, _paths(table))
         try:
             found = table.delta.optimize.compact(target_size=_wanted(table), max_concurrent_tasks=_TASKS)
         except CommitFailedError as error:  # an interval or a redrive replaced the same files meanwhile
@@ -194,6 +196,12 @@ def _survey(table: Table) -> dict[str, Any]:
         "files": len(files),
         "small": sum(number for number in small.values() if number > 1),
     }
+
+
+def _paths(table: Table) -> list[str]:
+    import pyarrow as pa
+
+    return list(pa.table(table.delta.get_add_actions(flatten=True)).column("path").to_pylist())
 
 
 def _wanted(table: Table) -> int:

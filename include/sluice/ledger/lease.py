@@ -33,6 +33,17 @@ def _started(pid: int) -> str | None:
     return None if stat[0] == "Z" else stat[19]
 
 
+def _hidden(pid: int) -> bool:
+    """Return whether a process lives whose entry in ``/proc`` (mounted with ``hidepid``) this user may not read."""
+    try:
+        os.kill(pid, 0)
+    except PermissionError:
+        return not os.access("/proc/1/stat", os.R_OK)
+    except OSError:
+        pass
+    return False
+
+
 def _boot() -> str:
     """Identify this boot of the machine and the namespace (of a container) in which process ids are valid."""
     try:
@@ -59,8 +70,10 @@ class Holder:
 
     def is_dead(self) -> bool:
         """Return whether the driver is certainly dead; always False for a driver on another machine."""
-        same_machine = self.host == socket.gethostname() and self.boot == _boot() != ""
-        return same_machine and _started(self.pid) != self.started
+        if self.host != socket.gethostname() or not self.boot == _boot() != "":
+            return False
+        started = _started(self.pid)
+        return started != self.started and (started is not None or not _hidden(self.pid))
 
 
 class Lease:

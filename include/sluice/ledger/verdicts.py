@@ -296,9 +296,9 @@ class Verdicts(LedgerQueries):
         found = self._settled(pipeline).get((epoch, batch))
         return found["payload"].get("faults") if found is not None and found["type"] == "VerdictAccepted" else None
 
-    def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, str, str]]:
-        """Return which committed batches of some runs somebody had decided on: number, event and reason of each."""
-        return [(n, row["type"], str(row["payload"]["reason"])) for n, row in self._settled_in(pipeline, runs)]
+    def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[tuple[tuple[int, int], str, str]]:
+        """Return the decisions on committed batches of some runs: epoch and number, event and reason of each."""
+        return [(key, row["type"], str(row["payload"]["reason"])) for key, row in self._settled_in(pipeline, runs)]
 
     def too_late(self, pipeline: str, runs: Sequence[str] | None = None) -> list[LateDecision]:
         """Return the newest decisions on batches, of some runs or of all, that were committed the other way before.
@@ -332,13 +332,13 @@ class Verdicts(LedgerQueries):
                 found[what] = None if count is None else (found.get(what) or 0) + count
         return found
 
-    def _settled_in(self, pipeline: str, runs: Sequence[str]) -> list[tuple[int, Mapping[str, Any]]]:
-        """Return number and newest decision of each committed batch of some runs that has one, in order."""
+    def _settled_in(self, pipeline: str, runs: Sequence[str]) -> list[tuple[tuple[int, int], Mapping[str, Any]]]:
+        """Return epoch, number and newest decision of each committed batch of some runs that has one, in order."""
         decisions = self._decisions(pipeline)
         found = []
         for key, _ in self._committed_in(pipeline, runs) if decisions else []:
             known = self._carried_out(pipeline, key, decisions)
-            found += [] if known is None else [(key[1], known)]
+            found += [] if known is None else [(key, known)]
         return found
 
     def _carried_out(

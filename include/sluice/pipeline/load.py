@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from pydantic import ValidationError
 
@@ -288,7 +289,7 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
     root = _real(home.root)
     own = {_real(home.join(name)) for name in _OWN}
     if home.ledger_url.startswith("sqlite:///"):
-        own.add(_real(home.ledger_url.removeprefix("sqlite:///").partition("?")[0]))
+        own.add(_real(unquote(home.ledger_url.removeprefix("sqlite:///").partition("?")[0])))
     read = [_real(home.resolve(path)) for path in pipeline.source.config.folders]
     for what, place in _places(pipeline).items():
         if any(_touch(place, path) for path in read):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,18 @@ import yaml
 __all__ = ["YamlError", "read"]
 
 
+_BOOL, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
+_BOOLS = re.compile("(?:true|True|TRUE|false|False|FALSE)$")
+
+
 class _Loader(yaml.SafeLoader):
-    """Leaves dates as text: what is no date is then refused where a date is wanted, with its line."""
+    """Leaves dates as text: what is no date is then refused where a date is wanted, with its line.
+
+    ``on``, ``off``, ``yes`` and ``no`` are text too, as in YAML 1.2: ``panes: off`` is no boolean.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, pattern) for tag, pattern in found if tag != "tag:yaml.org,2002:timestamp"]
+        first: [(tag, _BOOLS if tag == _BOOL else pattern) for tag, pattern in found if tag != _TIME]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 

@@ -133,12 +133,13 @@ def _forget(log: Catalog, segments: Sequence[Segment]) -> None:
 def _remove_forgotten(log: Catalog, applied: Mapping[int, int]) -> None:
     kept = {path for path, _ in log.known()}
     log.fs.invalidate_cache()
-    for folder in log.fs.glob(f"{log.root}/batches/*"):
+    # by listings, for a glob reads brackets in the log's path as a pattern
+    for folder in log.fs.ls(f"{log.root}/batches", detail=False) if log.fs.exists(f"{log.root}/batches") else ():
         name = str(folder).rsplit("/", 1)[-1]
         epoch, batch = batch_of(f"batches/{name}")
         if batch > applied.get(epoch, -1):
             continue  # a driver may seal it soon
-        files = [str(f) for f in log.fs.glob(f"{folder}/*.parquet")]
+        files = [str(f) for f in log.fs.ls(folder, detail=False) if str(f).endswith(".parquet")]
         inside = {f: f"batches/{name}/{f.rsplit('/', 1)[-1]}" in kept for f in files}
         if not any(inside.values()):
             log.fs.rm(str(folder), recursive=True)

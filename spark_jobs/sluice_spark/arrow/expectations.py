@@ -23,7 +23,7 @@ from sluice_spark.arrow.functions import NotInSubsetError, Value
 from sluice_spark.arrow.patterns import LINE_ENDS, translated
 from sluice_spark.arrow.select import Condition, comparable, judged_rows
 from sluice_spark.rules.conditions import condition_text
-from sluice_spark.rules.expectations import bound_of
+from sluice_spark.rules.expectations import ESCAPED, LONGEST_NAME, NO_VALUE, bound_of
 from sluice_spark.sources.inputs import UTC as UTC_TIME
 
 __all__ = ["RowRules"]
@@ -413,6 +413,21 @@ def _not_ignored(kwargs: Mapping[str, Any], a: _Field, b: _Field) -> list[Condit
     return [lambda table: joined(pc.is_valid(a.of(table)), pc.is_valid(b.of(table)))]
 
 
+def _names_a_folder(_: Mapping[str, Any], field: _Field) -> _Built:
+    reserved = pa.array(["", NO_VALUE], pa.string())
+    # the name is not counted as exactly as Spark does it: a row that is near the limit is Spark's to judge
+    room = LONGEST_NAME - 1 - 3 * len(field.name.encode())
+
+    def broken(table: pa.Table) -> Any:
+        text = field.of(table)
+        escaped = pc.replace_substring_regex(text, ESCAPED, "%00")
+        long = pc.greater(pc.cast(pc.binary_length(escaped), pa.int64()), room)
+        odd = pc.or_(pc.is_in(text, value_set=reserved), _true(pc.match_substring(text, "\0")))
+        return pc.or_(odd, _true(long))
+
+    return _Built(broken)
+
+
 _KINDS: dict[str, Callable[..., _Built]] = {
     "expect_column_values_to_not_be_null": _not_null,
     "expect_column_values_to_be_null": _null,
@@ -428,4 +443,5 @@ _KINDS: dict[str, Callable[..., _Built]] = {
     "expect_column_pair_values_to_be_equal": _pair_equal,
     "expect_column_pair_values_a_to_be_greater_than_b": _pair_greater,
     "expect_column_pair_values_to_be_in_set": _pair_in_set,
+    "partition_value": _names_a_folder,
 }

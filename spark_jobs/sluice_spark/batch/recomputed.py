@@ -15,7 +15,7 @@ from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.columns import column
 from sluice_spark.windows.aggregate import windows_of
-from sluice_spark.windows.late import inside
+from sluice_spark.windows.late import all_inside, inside
 from sluice_spark.windows.sessions import in_whole_sessions
 
 __all__ = ["TORN", "RecomputedSessions", "RecomputedWindows"]
@@ -63,9 +63,17 @@ class RecomputedWindows(WindowWriter):
         """Return the rows that belong to one of the windows."""
         return self.sound(self.transformed(self.decoded(records))).where(self._inside_span())
 
+    def held_whole(self) -> Column:
+        """Return whether a row that belongs to one of the windows belongs to no others."""
+        return all_inside(self.window, *self.span)
+
     def late(self) -> Column:
         """Return whether a row belongs to none of the windows; it counts as filtered."""
         return ~self._inside_span()
+
+    def unclocked(self) -> Column:
+        """Return false: there is no watermark."""
+        return F.lit(False)
 
     def partly_late(self) -> Column:
         """Return false: no row is late."""
@@ -117,6 +125,10 @@ class RecomputedSessions(RecomputedWindows):
         found = grouped.agg(*(F.expr(text).alias(name) for name, text in window.aggregates.items()))
         bounds = F.timestamp_micros(_FIRST).alias(START), F.timestamp_micros(_LAST).alias(END)
         return found.select(*bounds, *map(column, [*window.by, *window.aggregates]))
+
+    def held_whole(self) -> Column:
+        """Return true: a row belongs to one session."""
+        return F.lit(True)
 
     def absorbed(self, records: DataFrame) -> DataFrame:
         """Return the rows that belong to one of the sessions."""

@@ -6,7 +6,8 @@ are the records read a second time, for the quarantine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from typing import Any
@@ -23,7 +24,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.batch.tally import OUTSIDE
 from sluice_spark.decoders.base import COLUMN, RULE, source_columns
 from sluice_spark.engine.logs import logger
-from sluice_spark.rules.expectations import Judged, RowRule, judged_by
+from sluice_spark.rules.expectations import PARTITION_VALUE, Judged, RowRule, compiled, judged_by
 from sluice_spark.transforms.transform import Transformer, apply
 
 __all__ = ["Split", "SplitTally", "blamed", "judges_of", "told"]
@@ -78,7 +79,7 @@ def _unwanted(item: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Split:
-    """The row rules of a suite, in the order of its file.
+    """The row rules of a suite, in the order of its file, and those of partition columns.
 
     Parameters
     ----------
@@ -95,24 +96,14 @@ class Split:
 
     @classmethod
     def of(cls, spark: SparkSession, pipeline: Pipeline, schema: T.StructType) -> Split | None:
-        """Return the row rules of a pipeline's suite; None if it has none, or the file does not ask for them.
+        """Return the row rules of a pipeline; None if it has none.
 
         Raises
         ------
         ConfigError
             If an expectation with ``meta.split: true`` cannot be one.
         """
-        suite = Suite.of(pipeline)
-        if suite is None or not suite.splitting(pipeline.quality.split):
-            return None
-        if problems := suite.not_split(pipeline):
-            raise suite.refuse(problems)
-        found = judges_of(spark, pipeline, suite, schema)
-        forced = [e for e in found if e.rule is None and (e.item.get("meta") or {}).get("split") is True]
-        if forced:
-            raise suite.refuse(f"{place(e.number, e.item)}: meta.split: {e.why}" for e in forced)
-        rules = tuple(each.rule for each in found if each.rule is not None)
-        logger.info("%d of %d expectations split the rows", len(rules), len(found))
+        rules = (*_of_suite(spark, pipeline, schema), *_of_partitions(pipeline, schema))
         return cls(rules, pipeline.transform.sql != EVERYTHING, pipeline.decode.deletes) if rules else None
 
     @property
@@ -177,6 +168,30 @@ def blamed(decoded: DataFrame, rows: DataFrame, rule: Column, column: Column) ->
     return both.select(*(judged.get(name, F.col(name)).alias(name) for name in decoded.columns))
 
 
+def _of_suite(spark: SparkSession, pipeline: Pipeline, schema: T.StructType) -> Iterator[RowRule]:
+    suite = Suite.of(pipeline)
+    if suite is None or not suite.splitting(pipeline.quality.split):
+        return
+    if problems := suite.not_split(pipeline):
+        raise suite.refuse(problems)
+    found = judges_of(spark, pipeline, suite, schema)
+    forced = [e for e in found if e.rule is None and (e.item.get("meta") or {}).get("split") is True]
+    if forced:
+        raise suite.refuse(f"{place(e.number, e.item)}: meta.split: {e.why}" for e in forced)
+    rules = [each.rule for each in found if each.rule is not None]
+    logger.info("%d of %d expectations split the rows", len(rules), len(found))
+    yield from rules
+
+
+def _of_partitions(pipeline: Pipeline, schema: T.StructType) -> Iterator[RowRule]:
+    """Yield a rule for each text by which a sink is partitioned: some values have no folder of their own."""
+    if pipeline.unsplit is not None:
+        return
+    for name in dict.fromkeys(c for sink in pipeline.sinks.values() for c in sink.config.partition_columns):
+        if name in schema.names and isinstance(schema[name].dataType, T.StringType):
+            yield compiled({"type": PARTITION_VALUE, "kwargs": {"column": name}}, schema)
+
+
 class SplitTally:
     """Counts the rows that break a rule, per partition, while the others are written; exact.
 
@@ -221,7 +236,9 @@ class SplitTally:
         except Exception:  # Spark has no figures if it optimized the plan to an empty one
             found = {"passes": None}
         if found.get("passes") is not None and found["passes"] == found["tasks"]:
-            counts = {round(each["x"]): round(each["y"]) for each in found["broken"] or []}
+            counts: Counter[int] = Counter()
+            for each in found["broken"] or []:  # Spark merges bins of tasks only if there are too many of them
+                counts[round(each["x"])] += round(each["y"])
             if counts.keys() <= self._keys.keys():
                 return {self._keys[key]: count for key, count in counts.items()}
         return self._split.count(self._again())

@@ -29,6 +29,7 @@ from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
 from sluice_spark.columns import column
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sources.base import Records
+from sluice_spark.windows.checks import BEFORE_1970
 
 __all__ = ["BROKEN", "Key", "Seen", "StatefulWriter", "by_range", "dropped"]
 
@@ -116,6 +117,10 @@ class StatefulWriter(BatchWriter, ABC):
     def late(self) -> Column:
         """Return whether the operator dropped a row because it is late."""
 
+    def unclocked(self) -> Column:
+        """Return whether Spark drops a row as late though no record set a watermark: Spark's begins at 1970."""
+        return self.late() if self.clock.late == 0 else F.lit(False)
+
     def partly_late(self) -> Column:
         """Return whether a row is late for a part of what it belongs to."""
         return F.lit(False)
@@ -198,7 +203,8 @@ class StatefulWriter(BatchWriter, ABC):
         return self._told(rows).where(F.col(BROKEN).isNull()).drop(BROKEN)
 
     def _told(self, rows: DataFrame) -> DataFrame:
-        return rows.withColumn(BROKEN, self.strange(F.timestamp_millis(F.lit(self.clock.now))))
+        strange = self.strange(F.timestamp_millis(F.lit(self.clock.now)))
+        return rows.withColumn(BROKEN, F.coalesce(strange, F.when(self.unclocked(), F.lit(BEFORE_1970))))
 
     def count(self, ranges: Sequence[OffsetRange], source: Records) -> Seen:
         """Return what became of the records of these ranges, judged by the writer's clock."""

@@ -27,6 +27,7 @@ from sluice_spark.batch.split import Split, SplitTally
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
 from sluice_spark.columns import column
 from sluice_spark.decoders.base import RULE, source_columns
+from sluice_spark.paths import literal
 from sluice_spark.rules.records import decoded
 from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -273,7 +274,7 @@ class BatchWriter:
     def _aside(self, done: Outcome) -> DataFrame:
         """Return the records that the Arrow path set aside."""
         assert self.arrow is not None
-        return self.arrow.spark.read.schema(RECORD_SCHEMA).parquet(*done.aside_files)
+        return self.arrow.spark.read.schema(RECORD_SCHEMA).parquet(*map(literal, done.aside_files))
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""

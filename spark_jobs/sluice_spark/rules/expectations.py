@@ -24,7 +24,18 @@ from sluice.rules.config import impure
 from sluice_spark.columns import column
 from sluice_spark.rules.conditions import NotARowRuleError, condition_of
 
-__all__ = ["Judged", "NotARowRuleError", "RowRule", "bound_of", "compiled", "judged_by"]
+__all__ = [
+    "ESCAPED",
+    "LONGEST_NAME",
+    "NO_VALUE",
+    "PARTITION_VALUE",
+    "Judged",
+    "NotARowRuleError",
+    "RowRule",
+    "bound_of",
+    "compiled",
+    "judged_by",
+]
 
 _NUMBERS = "a number"
 _TEXT = "text"
@@ -133,7 +144,11 @@ def compiled(item: Mapping[str, Any], schema: T.StructType) -> RowRule:
     if said := impure(str(kwargs.get("row_condition") or "")):
         raise NotARowRuleError(f"row_condition: {said!r} has another answer each time")
     condition = condition_of(kwargs)
-    fields = [_Field.of(kwargs.get(name), schema) for name in arguments if name.startswith("column")]
+    fields = [
+        _Field.of(kwargs.get(name), schema, ours=kind == PARTITION_VALUE)
+        for name in arguments
+        if name.startswith("column")
+    ]
     column, unexpected = build(kwargs, *fields)
     ignored = _ignored(kwargs, *fields) if len(fields) == len(_PAIR) else None
     if ignored is not None:
@@ -153,11 +168,11 @@ class _Field:
     column: Column
 
     @classmethod
-    def of(cls, name: Any, schema: T.StructType) -> _Field:
+    def of(cls, name: Any, schema: T.StructType, *, ours: bool = False) -> _Field:
         if not isinstance(name, str):
             raise NotARowRuleError("it names no column")
         if name in schema.names:
-            if "." in name:
+            if "." in name and not ours:
                 raise NotARowRuleError(f"the name {name!r} has a dot, and Great Expectations reads a path in it")
             return cls(name, schema[name].dataType, column(name))
         found: T.DataType = schema
@@ -384,6 +399,14 @@ def _ignored(kwargs: Mapping[str, Any], a: _Field, b: _Field) -> Column | None:
     return None
 
 
+def _names_a_folder(_: Mapping[str, Any], field: _Field) -> _Built:
+    """Return which texts cannot be the name of a partition's folder, or name that of another value: null."""
+    field.must_be(_TEXT)
+    name, text = (F.regexp_replace(each, F.lit(ESCAPED), F.lit("%00")) for each in (F.lit(field.name), field.column))
+    long = F.octet_length(name) + F.octet_length(text) + 1 > F.lit(LONGEST_NAME)
+    return field.name, field.column.isin("", NO_VALUE) | F.contains(field.column, F.lit("\0")) | long
+
+
 _COMMON = ("mostly", "row_condition", "condition_parser")
 _BOUNDS = ("min_value", "max_value", "strict_min", "strict_max")
 _PAIR = ("column_A", "column_B")
@@ -403,8 +426,18 @@ _KINDS: dict[str, tuple[tuple[str, ...], Callable[..., _Built]]] = {
     "expect_column_pair_values_to_be_equal": ((*_PAIR, _IGNORE), _pair_equal),
     "expect_column_pair_values_a_to_be_greater_than_b": ((*_PAIR, _IGNORE, "or_equal"), _pair_greater),
     "expect_column_pair_values_to_be_in_set": ((*_PAIR, _IGNORE, "value_pairs_set"), _pair_in_set),
+    "partition_value": (("column",), _names_a_folder),
 }
 """By type: the arguments, those that name columns first, and what builds the rule."""
+
+PARTITION_VALUE = "partition_value"
+"""The rule of a partition column: no expectation, but judged as one."""
+ESCAPED = "[\\x01-\\x1f\"#%'*/:=?\\\\\\x7f{\\[\\]^]"
+"""What Spark writes as ``%XX`` in the names of folders."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The name that stands for null, and for an empty text."""
+LONGEST_NAME = 255
+"""Bytes that file systems take for a name."""
 
 
 # --- tried by Spark -----------------------------------------------------------------------------------------------

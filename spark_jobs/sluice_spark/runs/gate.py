@@ -54,7 +54,7 @@ class Gate:
     judge: Judge | None
     _judgements: list[Judgement] = field(default_factory=list)
     _decided: list[Excess] = field(default_factory=list)
-    _done: set[int] = field(default_factory=set)
+    _done: set[tuple[int, int]] = field(default_factory=set)
 
     def given_up(
         self, writer: BatchWriter, batch: tuple[int, int], ranges: Sequence[OffsetRange]
@@ -68,7 +68,7 @@ class Gate:
         ranges
             Its planned ranges.
         """
-        self._done.add(batch[1])
+        self._done.add(batch)
         if self.ledger.settled_batch(self.pipeline.name, *batch) is None:
             return None
         found = decided(self.ledger, self.pipeline.name, batch, ranges)
@@ -186,8 +186,8 @@ class Gate:
         words = {"VerdictAccepted": ("accepted", "accepted"), "BatchGivenUp": ("retracted", "given up")}
         found = [
             Excess(words[event][0], "warned", f"batch {number} was {words[event][1]}: {reason}")
-            for number, event, reason in settled
-            if number not in self._done
+            for (epoch, number), event, reason in settled
+            if (epoch, number) not in self._done
         ]
         name = self.pipeline.name
         for late in self.ledger.too_late(name, runs):

@@ -30,6 +30,7 @@ from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
 from sluice_spark.engine.failures import Sign
 from sluice_spark.engine.logs import logger
+from sluice_spark.paths import literal
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
@@ -201,7 +202,7 @@ class Rebuilding:
     def _told(self, transfer: Transfer) -> tuple[int, tuple[int, int] | None]:
         """Return how many records are stored, and their first and last event time, in milliseconds since 1970."""
         writer = self.writer
-        rows = writer.transformed(writer.decoded(self.batches.spark.read.parquet(transfer.records)))
+        rows = writer.transformed(writer.decoded(self.batches.spark.read.parquet(literal(transfer.records))))
         times = F.unix_millis(column(writer.time))
         found = rows.agg(F.count_distinct("_topic", "_partition", "_offset"), F.min(times), F.max(times)).first()
         assert found is not None
@@ -230,7 +231,7 @@ class Rebuilding:
                 own = writer.at(tables.checkpoint, number)
                 self.batches.process(tables, own, number, batch, sweep=number in tables.left_over())
 
-        schema = spark.read.parquet(transfer.records).schema
+        schema = spark.read.parquet(literal(transfer.records)).schema
         key = "spark.sql.streaming.noDataMicroBatches.enabled"
         before = spark.conf.get(key)
         spark.conf.set(key, "false")  # what is closed since is let out by the next batch, of the epoch's own stream
@@ -261,7 +262,7 @@ class _Stored:
         headers: bool = False,
         over_gaps: bool = False,
     ) -> DataFrame:
-        return self.spark.readStream.schema(self.schema).parquet(self.path)
+        return self.spark.readStream.schema(self.schema).parquet(literal(self.path))
 
 
 def _gone(pipeline: str, gone: Sequence[OffsetRange]) -> OffsetsGoneError:

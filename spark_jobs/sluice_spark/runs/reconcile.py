@@ -16,6 +16,7 @@ import numpy as np
 from sluice.audit.books import Books
 from sluice.delta.names import interval_app_id
 from sluice.errors import CheckpointError, LeaseHeldError, SinkError, begin_again
+from sluice.faults import point
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, ranges_between, runs_of, subtract
 from sluice.recovery import Route
@@ -274,7 +275,13 @@ def replace_quarantined(
     counts = quarantine.replace(gone, staged, SCHEMA, batch, {"run": run_id}, name=tables.batch_name(batch))
     if counts is not None:
         return counts
-    note = next(note for note in quarantine.notes(newer_than=batch - 1) if note["version"] == batch)
+    note = next((note for note in quarantine.notes(newer_than=batch - 1) if note["version"] == batch), None)
+    if note is None:
+        raise contradiction(
+            f"the quarantine {quarantine.path} holds batch {batch} of {quarantine.app_id}, but its history, which says "
+            "how many records it removed, has expired",
+            "restore the quarantine's _delta_log from a copy",
+        )
     return {(topic, partition): count for topic, partition, count in note["replaced"]}
 
 
@@ -416,11 +423,8 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         # by their offsets, because OPTIMIZE may have replaced the files in which they were
         spans = [account.range for account in accounts]
         take_out(tables.quarantine, spans, version, run, name=tables.batch_name(version))
-    elif note.get("refused") and tables.quarantine.version() < version:
-        staged = _refused(ledger, lease, tables, note, accounts, forgo=forgo)
-        if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
-            accounts, lost = _as_lost(tables, accounts, lost, staged) or (accounts, lost)
-        tables.quarantine.commit(staged, SCHEMA, version, {"run": run})
+    elif note.get("refused"):
+        accounts, lost = _quarantined(ledger, lease, tables, note, accounts, lost, forgo=forgo)
     tables.further.finish(note, tables.batch_name(version), leave=leave)
     tables.sweep(version)
     ledger.batch_committed(
@@ -440,6 +444,37 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         run_id=run,
     )
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)
+
+
+def _quarantined(
+    ledger: Ledger,
+    lease: Lease,
+    tables: Tables,
+    note: Mapping[str, Any],
+    accounts: list[RangeAccount],
+    lost: list[LostRange],
+    *,
+    forgo: bool,
+) -> tuple[list[RangeAccount], list[LostRange]]:
+    """Commit the refused records of a batch to the quarantine; return what its records count as.
+
+    Idempotent: an account that was split because records were missing is in the quarantine's commit metadata, from
+    where a repair that was killed after that commit has it.
+    """
+    quarantine, version = tables.quarantine, note["version"]
+    if quarantine.version() >= version:
+        own = next((each for each in quarantine.notes(newer_than=version - 1) if each["version"] == version), {})
+        if "accounts" not in own:
+            return accounts, lost
+        return [RangeAccount.from_dict(a) for a in own["accounts"]], [LostRange.from_dict(item) for item in own["lost"]]
+    staged = _refused(ledger, lease, tables, note, accounts, forgo=forgo)
+    entry: dict[str, Any] = {"run": note["run"]}
+    if tables.epoch.number > REDRIVEN and staged.rows != sum(a.counts.quarantined for a in accounts):
+        accounts, lost = _as_lost(tables, accounts, lost, staged) or (accounts, lost)
+        entry |= {"accounts": [a.as_dict() for a in accounts], "lost": [item.as_dict() for item in lost]}
+    quarantine.commit(staged, SCHEMA, version, entry)
+    point("quarantine-committed")
+    return accounts, lost
 
 
 def _refused(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
@@ -40,6 +40,7 @@ from sluice_spark.transforms.lookups import Lookups
 __all__ = ["WindowIntervalRun"]
 
 _PLACE = ("_topic", "_partition", "_offset")
+_PARTLY = "__sluice_partly"
 
 
 @dataclass
@@ -121,22 +122,30 @@ class WindowIntervalRun(IntervalRun):
         absorbed = self._absorbed(
             cast(RecomputedWindows, writer), {k: o for k, o in before.items() if len(o)}, readable, source
         )  # fmt: skip
+        partly = sum(row[3] for row in absorbed)
         gone = [
             span
-            for found in (refused, absorbed)
+            for found in (refused, _by_key(row for row in absorbed if not row[3]))
             for key, offsets in found.items()
             for span in runs_of(*key, map(int, offsets))
         ]
-        notes = (
-            f"{newly:,} records are refused now and were not before, also where their windows are none of the "
-            "interval's: these windows still have them, until they are made again",
-        )  # fmt: skip
+        notes = []
+        if newly:
+            notes.append(
+                f"{newly:,} records are refused now and were not before, also where their windows are none of the "
+                "interval's: these windows still have them, until they are made again"
+            )
+        if partly:
+            notes.append(
+                f"{partly:,} records that were refused before are in windows of the interval now, and in none of their "
+                "other windows: they stay in the quarantine, until an interval has all of their windows"
+            )
         rows: Slice = self._gone()
         told: dict[str, Any] = {}
         if isinstance(writer, RecomputedSessions):
             rows, self._reach = self._parts(writer, tables, readable, source)
             told = {"reach": self._reach}  # for an audit, and for intervals beside it
-        return Leaving(rows, Slice(gone), lambda _: None, notes if newly else (), told)
+        return Leaving(rows, Slice(gone), lambda _: None, tuple(notes), told)
 
     def _parts(
         self, writer: RecomputedSessions, tables: Tables, readable: Sequence[OffsetRange], source: RecordsInParts
@@ -179,21 +188,21 @@ class WindowIntervalRun(IntervalRun):
         among: Mapping[Key, Any],
         readable: Sequence[OffsetRange],
         source: RecordsInParts,
-    ) -> dict[Key, list[int]]:
-        """Return which of these offsets the windows have absorbed, ascending."""
+    ) -> list[tuple[str, int, int, bool]]:
+        """Return which of these offsets the windows have absorbed, and of each whether it has other windows, too."""
         if not among:
-            return {}
+            return []
         hulls = [OffsetRange(*key, int(offsets[0]), int(offsets[-1]) + 1) for key, offsets in among.items()]
         # which session a record belongs to, only all of them say
         whole = isinstance(writer, RecomputedSessions)
         records = source.read(readable if whole else overlaps(readable, hulls))
         columns = zip(*((*key, int(o)) for key, offsets in among.items() for o in offsets), strict=True)
         wanted = records.sparkSession.createDataFrame(pa.table(dict(zip(_PLACE, map(list, columns), strict=True))))
-        rows = writer.absorbed(records).select(*_PLACE).join(F.broadcast(wanted), list(_PLACE), "left_semi")
-        found: dict[Key, list[int]] = {}
-        for row in rows.distinct().orderBy(*_PLACE).collect():
-            found.setdefault((row[0], row[1]), []).append(row[2])
-        return found
+        rows = writer.absorbed(records).select(*_PLACE, (~writer.held_whole()).alias(_PARTLY))
+        chosen = rows.join(F.broadcast(wanted), list(_PLACE), "left_semi")
+        # a record may have several rows
+        found = chosen.groupBy(*_PLACE).agg(F.bool_or(_PARTLY)).orderBy(*_PLACE).collect()
+        return [(row[0], row[1], row[2], row[3]) for row in found]
 
     def _nothing_compacted(self, prepared: PreparedBatch, readable: Sequence[OffsetRange]) -> None:
         """Refuse to make windows again without records that live runs absorbed, and the source has removed since."""
@@ -207,3 +216,10 @@ class WindowIntervalRun(IntervalRun):
                     next_step="keep the windows as they are: they would be made again without these records",
                     ranges=[span],
                 )
+
+
+def _by_key(rows: Iterable[tuple[str, int, int, bool]]) -> dict[Key, list[int]]:
+    found: dict[Key, list[int]] = {}
+    for topic, partition, offset, _ in rows:
+        found.setdefault((topic, partition), []).append(offset)
+    return found

@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluice_spark.paths import literal
+
 __all__ = ["spilled"]
 
 _OLD = 3 * 86_400
@@ -43,4 +45,4 @@ def spilled(
         for batch in rows:
             writer.write_table(pa.Table.from_batches([batch]).cast(columns))
             count += batch.num_rows
-    return spark.read.schema(schema).parquet(f"{mine}/rows.parquet"), count
+    return spark.read.schema(schema).parquet(literal(f"{mine}/rows.parquet")), count

@@ -15,6 +15,7 @@ from sluice.ranges import OffsetRange, Positions, overlaps, subtract
 from sluice.sources.state import TopicState
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
 from sluice_spark.engine.failures import Sign, classify
+from sluice_spark.paths import literal
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.log_input import LogInput
@@ -64,7 +65,7 @@ class LogRecords:
 
     def _frame(self, segments: Sequence[Segment], ranges: Sequence[OffsetRange]) -> DataFrame:
         files = [f"{self.log.path}/{s.path}" for s in segments]
-        frame = self.spark.read.schema(RECORD_SCHEMA).options(**_VERIFY).parquet(*files)
+        frame = self.spark.read.schema(RECORD_SCHEMA).options(**_VERIFY).parquet(*map(literal, files))
         whole = all(_covered(s.range, ranges) for s in segments)
         return frame if whole else frame.where(within(ranges))
 

@@ -14,6 +14,7 @@ from sluice.delta.pinned import PinnedTable, pin
 from sluice.errors import SourceUnreachableError
 from sluice.home import Home
 from sluice.pipeline import Pipeline
+from sluice_spark.paths import literal
 
 __all__ = ["NO_LOOKUPS", "Lookups"]
 
@@ -110,4 +111,4 @@ def _read(spark: SparkSession, table: PinnedTable) -> DataFrame:
         return spark.read.format("delta").option("versionAsOf", table.version).load(table.path)
     # Spark's Delta reader reconstructs the table's state in a job of its own; the log was read here already
     schema = StructType.fromJson(json.loads(table.table.schema().to_json()))
-    return spark.read.schema(schema).parquet(*files) if files else spark.createDataFrame([], schema)
+    return spark.read.schema(schema).parquet(*map(literal, files)) if files else spark.createDataFrame([], schema)

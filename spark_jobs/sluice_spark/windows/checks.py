@@ -19,10 +19,11 @@ from sluice.pipeline.suite import nearest
 from sluice_spark.columns import column
 from sluice_spark.windows.watermark import seconds
 
-__all__ = ["analyzed", "refuse_across", "refuse_columns", "refuse_unequal", "timed", "wrong"]
+__all__ = ["BEFORE_1970", "analyzed", "refuse_across", "refuse_columns", "refuse_unequal", "timed", "wrong"]
 
-_UNTIMED, _AHEAD = "event_time_missing", "event_time_ahead"
-"""The rules by which a record without an event time, or with one of the future, goes to the quarantine."""
+_UNTIMED, _AHEAD, BEFORE_1970 = "event_time_missing", "event_time_ahead", "event_time_before_1970"
+"""The rules by which a record without an event time, with one of the future, or with one that Spark's first watermark
+has passed, goes to the quarantine."""
 
 _FICKLE = re.compile(
     r"\b(current_date|current_time|current_timestamp|localtimestamp|monotonically_increasing_id|now|rand|randn|random"

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from sluice.pipeline.window import Window
 from sluice_spark.columns import column
 
-__all__ = ["inside", "late", "partly_late"]
+__all__ = ["all_inside", "inside", "late", "partly_late"]
 
 
 def late(window: Window, watermark: int) -> Column:
@@ -44,14 +44,24 @@ def partly_late(window: Window, watermark: int) -> Column:
 
 def inside(window: Window, start: int, until: int) -> Column:
     """Return whether a row belongs to a window that begins in ``[start, until)``, in milliseconds since 1970."""
-    size, step = _micros(window.length), _micros(window.step)
-    time = F.unix_micros(column(window.time))
-    first = -(-start * 1000 // step) * step
-    # a row's windows begin at each multiple of the step that is less than the size before it
-    earliest = time - F.lit(size)
-    earliest = F.greatest(earliest - F.pmod(earliest, F.lit(step)) + F.lit(step), F.lit(first))
-    latest = time - F.pmod(time, F.lit(step))
+    step = _micros(window.step)
+    earliest, latest = _starts(window)
+    earliest = F.greatest(earliest, F.lit(-(-start * 1000 // step) * step))
     return (earliest <= latest) & (earliest < F.lit(until * 1000))
+
+
+def all_inside(window: Window, start: int, until: int) -> Column:
+    """Return whether all windows of a row begin in ``[start, until)``, in milliseconds since 1970."""
+    earliest, latest = _starts(window)
+    return (earliest >= F.lit(start * 1000)) & (latest < F.lit(until * 1000))
+
+
+def _starts(window: Window) -> tuple[Column, Column]:
+    """Return when the first and the last window of a row begin, in microseconds since 1970."""
+    step, time = F.lit(_micros(window.step)), F.unix_micros(column(window.time))
+    # at each multiple of the step that is less than the size before the row
+    before = time - F.lit(_micros(window.length))
+    return before - F.pmod(before, step) + step, time - F.pmod(time, step)
 
 
 def _last_end(window: Window) -> Column:

@@ -182,6 +182,16 @@ def test_split_counts_again_where_the_first_count_may_be_wrong(spark: SparkSessi
         assert tally.counts == {("t", 0): 1, ("u", 0): 1}
 
 
+def test_split_adds_up_what_several_tasks_counted_of_one_partition(spark: SparkSession, tmp_path: Path) -> None:
+    spec = pipeline(tmp_path, POSITIVE)
+    rows = spark.range(60).selectExpr("'t' AS _topic", "0 AS _partition", "id AS _offset", "id % 3 - 1 AS n")
+    split = Split.of(spark, spec, rows.schema)
+    assert split is not None
+    tally = SplitTally(split, rows.repartition(4), lambda: pytest.fail("counted again"), RANGES)
+    assert tally.frame.count() == 20
+    assert tally.counts == {("t", 0): 40}
+
+
 def test_split_leaves_other_expectations_to_great_expectations(spark: SparkSession, tmp_path: Path) -> None:
     items = [
         POSITIVE,

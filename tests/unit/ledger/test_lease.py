@@ -13,6 +13,7 @@ from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.fixtures.ledgers import attempt
@@ -83,6 +84,16 @@ def test_lease_holder_of_another_host_boot_or_namespace_is_not_dead_by_its_proce
     assert (me.is_dead(), recycled.is_dead()) == (False, True)
     for elsewhere in ({"host": "x"}, {"boot": "another boot"}, {"boot": me.boot.replace(namespace, "pid:[1]")}):
         assert not replace(recycled, **elsewhere).is_dead()
+
+
+def test_lease_holder_whose_process_other_users_may_not_see_is_not_dead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``/proc`` mounted with ``hidepid=2`` has no entry for a process of another user."""
+    other = replace(Holder.me("r"), pid=2**22 + 1)
+    assert other.is_dead(), "there is no such process"
+    monkeypatch.setattr(os, "kill", mock.Mock(side_effect=PermissionError))
+    assert other.is_dead(), "its id was given to another user's process, as all of /proc can be seen"
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    assert not other.is_dead()
 
 
 def test_lease_of_a_driver_elsewhere_ends_with_its_time(each_ledger: Ledger) -> None:

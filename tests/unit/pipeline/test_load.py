@@ -57,6 +57,12 @@ def test_yaml_that_cannot_be_read_is_one_error(tmp_path: Path, text: bytes, name
         read(file)
 
 
+def test_yaml_words_are_text_but_for_true_and_false(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("a: [off, NO, yes, y, true, False]")
+    assert read(file)[0] == {"a": ["off", "NO", "yes", "y", True, False]}
+
+
 def test_pipelines_of_the_project_are_valid() -> None:
     assert {type(spec) for _, spec in load_all()} == {Pipeline}
 

@@ -14,6 +14,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
 
 from sluice.delta.names import KEY
+from sluice.delta.paths import check_removable
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice.fields import METADATA_COLUMNS
 from sluice_spark.engine.logs import logger
@@ -23,7 +24,16 @@ from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle, first_line
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
 from sluice_spark.sinks.parquet.profiled import longest_of, nulls_of
 
-__all__ = ["check", "check_key", "check_replaceable", "check_values", "columns_of", "to_add", "to_widen"]
+__all__ = [
+    "check",
+    "check_key",
+    "check_replaceable",
+    "check_values",
+    "check_writable",
+    "columns_of",
+    "to_add",
+    "to_widen",
+]
 
 _SHOWN = 8
 """Maximum number of differences that a message names."""
@@ -58,6 +68,28 @@ def check(
     table = held.table()
     if table is None:
         return
+    check_writable(held, table)
+    found = difference(columns_of(table), schema)
+    by = []
+    if list(table.metadata().partition_columns) != list(partition_by):
+        by = [f"partitioned by {table.metadata().partition_columns} in the table, by {list(partition_by)} in the file"]
+    if by or not found.fits(evolve):
+        raise _misfit(held, [*told(found), *by], ways_out(found, held.path, evolve))
+    if found.changed:
+        _check_widening(held, table, found, partition_by, widen_up_to)
+    if hidden(table):
+        del table  # released, so that the next call gets it from the cache
+        _show_statistics(held)
+
+
+def check_writable(held: Handle, table: DeltaTable) -> None:
+    """Refuse a table with features that staged files cannot support: others may add one between two commits.
+
+    Raises
+    ------
+    ConfigError
+        With the feature.
+    """
     settings = table.metadata().configuration
     if any(k.startswith("delta.constraints.") for k in settings) or (
         settings.get("delta.columnMapping.mode", "none") != "none"
@@ -78,17 +110,6 @@ def check(
             [f"{what}, allows no nulls: in nested columns nobody would see to that" for what in strict],
             [f"with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN … DROP NOT NULL, for each of them"],
         )
-    found = difference(columns_of(table), schema)
-    by = []
-    if list(table.metadata().partition_columns) != list(partition_by):
-        by = [f"partitioned by {table.metadata().partition_columns} in the table, by {list(partition_by)} in the file"]
-    if by or not found.fits(evolve):
-        raise _misfit(held, [*told(found), *by], ways_out(found, held.path, evolve))
-    if found.changed:
-        _check_widening(held, table, found, partition_by, widen_up_to)
-    if hidden(table):
-        del table  # released, so that the next call gets it from the cache
-        _show_statistics(held)
 
 
 def _check_widening(
@@ -273,7 +294,8 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
     ------
     ConfigError
         If the table is append-only, has deletion vectors, or may get some at any time; or if it has files whose path
-        does not say to which partition they belong, which files that replace them would not belong to.
+        does not say to which partition they belong, which files that replace them would not belong to, or whose path
+        delta-rs cannot remove.
     """
     table = table or held.table()
     if table is not None and _says(table, "delta.appendOnly"):
@@ -292,6 +314,8 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
             "false, 'delta.enableDeletionVectors' = false), then have it write the files anew: "
             f"UPDATE delta.`{held.path}` SET _run = _run; then run again",
         )
+    if table is not None:
+        check_removable(held.path, files_of(table).column("path").to_pylist())
     if table is None or "deletionVectors" not in (table.protocol().reader_features or []):
         return
     if _says(table, "delta.enableDeletionVectors") or any(vectors.num_rows for vectors in table.deletion_vectors()):

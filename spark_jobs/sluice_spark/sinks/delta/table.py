@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 from urllib.parse import unquote
 
@@ -24,6 +24,7 @@ from pyspark.sql.types import StructType
 
 from sluice.delta.names import KEY
 from sluice.delta.notes import NOTE
+from sluice.delta.paths import check_gone
 from sluice.errors import LeaseHeldError, SinkError
 from sluice.faults import point
 from sluice.sinks.base import SinkConfig
@@ -37,7 +38,7 @@ from sluice_spark.sinks.delta.statistics import files_of, settings_for
 from sluice_spark.sinks.delta.widening import widened_for, with_wider_types
 from sluice_spark.sinks.delta.writer import Writer
 from sluice_spark.sinks.parquet.attempts import stray, written_to
-from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
+from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in, partition_of
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
 __all__ = ["DeltaSink", "opened"]
@@ -190,11 +191,12 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.let_pass(table)
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
+                if staged.files and self._guard.holds != "log":  # whose segments are taken as they are
+                    shape.check_writable(self, table)
                 shape.check_values(self, table, staged)
                 if staged.files and self._widen(table, schema, staged.batch, version, wide):
                     continue  # the table has a new version: examine it
                 added, columns = (
-                    # segments of the log are taken as they are
                     shape.to_add(self, table, schema, self._evolve)
                     if staged.files and self._guard.holds != "log"
                     else ([], schema)
@@ -342,6 +344,7 @@ class DeltaSink(StagesParquet, Writer):
                 return None
             self._guard.let_pass(table)
             self._guard.keep_out(table, fence)
+            shape.check_writable(self, table)
             shape.check_replaceable(self, table)
             try:
                 if staged.files and self._widen(table, schema, name, version, wide):
@@ -350,18 +353,19 @@ class DeltaSink(StagesParquet, Writer):
                     evolved += columns
                     point("columns-added")
                     continue  # the table has a new version: examine it
-                found = gone.find(self.path, files_of(table))
+                files = files_of(table)
+                found = gone.find(self.path, files)
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
                 added = gone.added(self.path, name, staged)
                 shape.check_values(self, table, added)
-                for files in (staged, added, kept):
-                    self._still_there(files)
+                for each in (staged, added, kept):
+                    self._still_there(each)
                 now = int(time.time() * 1000)
                 names = [*self._widened(table, version), *evolved]
                 replaced = [[*key, count] for key, count in sorted(counts.items())]
                 table.create_write_transaction(
-                    [*_removed(found, now), *_entries(kept), *_entries(added)],
+                    [*_removed(files, found, now), *_entries(kept), *_entries(added)],
                     **self._appending(schema),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
@@ -381,6 +385,9 @@ class DeltaSink(StagesParquet, Writer):
                 if self._may_have_landed(full):
                     return counts
                 raise self.failed(error) from error
+            if found:
+                there = files_of(self.existing()).column("path").to_pylist()
+                check_gone(self.path, there, found, table.version())
             return counts
         raise self.crowded()
 
@@ -509,9 +516,11 @@ def _named(added: Iterable[Mapping[str, str]]) -> dict[str, Any]:
     return {"evolved": columns} if columns else {}
 
 
-def _removed(paths: Iterable[str], now: int) -> list[AddAction | RemoveAction]:
-    # the log has encoded names, and delta-rs encodes once more: a file that it does not find would silently stay
-    return [RemoveAction(unquote(path), True, now) for path in paths]
+def _removed(files: pa.Table, paths: Collection[str], now: int) -> list[AddAction | RemoveAction]:
+    """Return the actions that remove files, with all that readers of a change feed need."""
+    sizes = dict(zip(files.column("path").to_pylist(), files.column("size_bytes").to_pylist(), strict=True))
+    # the log has encoded names, and delta-rs encodes once more
+    return [RemoveAction(unquote(path), True, now, sizes[path], dict(partition_of(path))) for path in paths]
 
 
 def _distinct(

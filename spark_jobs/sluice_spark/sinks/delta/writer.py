@@ -12,7 +12,7 @@ from sluice_spark.sinks.delta.handle import Handle
 
 __all__ = ["Writer"]
 
-_HISTORY = 100
+_HISTORY = 8
 """Number of commits that are read first: the ledger is seldom further behind."""
 
 

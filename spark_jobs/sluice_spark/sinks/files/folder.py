@@ -26,6 +26,7 @@ from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, SinkError
 from sluice.sinks.files import FilesSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
 from sluice.storage import file_system
+from sluice_spark.paths import literal
 from sluice_spark.sinks.base import NOTHING, Fence, Staged, StagedFile, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.parquet.attempts import stray, written_to
@@ -341,7 +342,7 @@ class Folder(StagesParquet):
         )
         if not files:
             return spark.createDataFrame([], schema)
-        return spark.read.schema(schema).parquet(*(f"{self.path}/{file['path']}" for file in files))
+        return spark.read.schema(schema).parquet(*(literal(f"{self.path}/{file['path']}") for file in files))
 
 
 def _entry(file: StagedFile, run: Any) -> dict[str, Any]:
@@ -353,6 +354,13 @@ def _entry(file: StagedFile, run: Any) -> dict[str, Any]:
         The run whose rows it holds; None if it may hold those of several.
     """
     return {"path": file.path, "bytes": file.size, "rows": file.rows, "run": run, "stats": json.loads(file.stats)}
+
+
+def _time(text: str | None) -> datetime | None:
+    """Return a bound; None, which excludes no row, for one that an earlier version wrote of a year before 1000."""
+    with suppress(TypeError, ValueError):
+        return datetime.fromisoformat(text)  # type: ignore[arg-type]
+    return None
 
 
 def _actions(state: State) -> pa.Table:
@@ -369,6 +377,6 @@ def _actions(state: State) -> pa.Table:
         for short, long in (("min", "minValues"), ("max", "maxValues")):
             found = [file["stats"][long].get(name) for file in files]
             if name == "_timestamp":
-                found = [None if text is None else datetime.fromisoformat(text) for text in found]
+                found = [_time(text) for text in found]
             columns[f"{short}.{name}"] = pa.array(found, kind)
     return pa.table(columns)

@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import uuid
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from sluice.storage import file_system
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
 
 __all__ = ["attempted", "new_folder", "stray", "written_to"]
 
@@ -26,7 +30,8 @@ def new_folder(batch: str) -> str:
 def written_to(path: str, batch: str) -> list[str]:
     """Return the folders of all attempts at a batch, as paths of the table's file system."""
     fs, base = file_system(path)
-    return [str(f) for f in fs.glob(f"{base}/batches/{batch}-{'[0-9a-f]' * _TOKEN}")]
+    form = re.compile(rf"{re.escape(batch)}-[0-9a-f]{{{_TOKEN}}}")
+    return [folder for folder in _folders(fs, base) if form.fullmatch(folder.rsplit("/", 1)[-1])]
 
 
 def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:
@@ -39,12 +44,17 @@ def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:
     """
     fs, base = file_system(path)
     fs.invalidate_cache()
-    try:
-        names = (str(f).rsplit("/", 1)[-1] for f in fs.ls(f"{base}/batches", detail=False))
-    except OSError:  # there is no folder yet; or it cannot be read, and what only cleans may wait
-        return set()
+    names = (folder.rsplit("/", 1)[-1] for folder in _folders(fs, base))
     form = re.compile(rf"{re.escape(stem)}-(\d{{6,}})-[0-9a-f]{{{_TOKEN}}}")
     return {n for name in names if (match := form.fullmatch(name)) and (n := int(match[1])) > newer_than}
+
+
+def _folders(fs: AbstractFileSystem, base: str) -> list[str]:
+    """Return the paths of all folders of attempts; by a listing, for a glob reads brackets in the path as a pattern."""
+    try:
+        return [str(folder) for folder in fs.ls(f"{base}/batches", detail=False)]
+    except OSError:  # there is no folder yet; or it cannot be read, and what only cleans may wait
+        return []
 
 
 def stray(folders: Iterable[str], files: pa.ChunkedArray) -> list[str]:

@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 
 from sluice.errors import ConfigError, SinkError
 from sluice.storage import file_system
+from sluice_spark.paths import literal
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.staging import StagesParquet
@@ -63,7 +64,7 @@ class KeepsStaged(StagesParquet):
             )
         folders = [f"{self.staging}/{mark['staged']}" for mark in sent]
         columns = StructType.fromJson(sent[-1]["schema"])
-        return spark.read.schema(columns).parquet(*folders), sum(int(mark["rows"]) for mark in sent)
+        return spark.read.schema(columns).parquet(*map(literal, folders)), sum(int(mark["rows"]) for mark in sent)
 
     def rows(self: _Place, spark: SparkSession) -> DataFrame:
         """Refuse: what was written is not read back as a whole."""

@@ -229,7 +229,7 @@ def _stat(value: Any) -> Any:
         return value
     if isinstance(value, datetime):
         # Delta stores milliseconds: truncate, so that no minimum is rounded up; readers widen a truncated maximum
-        return value.strftime("%Y-%m-%dT%H:%M:%S.") + f"{value.microsecond // 1000:03d}Z"
+        return value.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str) and len(value) <= _LONGEST_STAT:

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from sluice.errors import SinkError
 from sluice.storage import file_system, make_folder
+from sluice_spark.paths import literal
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import offsets_of, read_back
@@ -100,9 +101,9 @@ class StagesParquet:
         # the root may be a URL, and the path of a file in a log is one: only the file's own part is quoted
         paths = [f"{self.staging}/{unquote(file.path)}" for file in staged.files]
         if not self.partition_by:
-            return spark.read.schema(schema).parquet(*paths)
+            return spark.read.schema(schema).parquet(*map(literal, paths))
         folders = {f"{self.staging}/{'/'.join(file.path.split('/')[:2])}" for file in staged.files}
-        written = [spark.read.schema(schema).option("basePath", f).parquet(f) for f in sorted(folders)]
+        written = [spark.read.schema(schema).option("basePath", f).parquet(literal(f)) for f in sorted(folders)]
         return reduce(DataFrame.unionByName, written)
 
     def refuse_missing(self: _Place, staged: Staged, next_step: str) -> None:

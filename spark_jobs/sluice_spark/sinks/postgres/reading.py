@@ -17,7 +17,7 @@ from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, held_type
 from sluice_spark.sinks.spilled import spilled
 
-__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read"]
+__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "is_unlogged", "read"]
 
 _AS_TEXT = (T.StringType, T.DecimalType)
 
@@ -34,12 +34,15 @@ class Column:
         Whether a row must give it a value.
     generated
         Whether no row may.
+    collation
+        The rule by which its texts are compared, as SQL; empty if it is the database's.
     """
 
     name: str
     kind: str
     needed: bool
     generated: bool
+    collation: str = ""
 
 
 @contextmanager
@@ -67,16 +70,27 @@ def columns(cursor: Any, table: str) -> list[Column]:
         cursor,
         "SELECT attname::text, format_type(atttypid, atttypmod), "
         "attnotnull AND NOT atthasdef AND attidentity = '' AND attgenerated = '', "
-        "attgenerated <> '' OR attidentity = 'a' "
+        "attgenerated <> '' OR attidentity = 'a', "
+        "coalesce((SELECT format('%I.%I', n.nspname, c.collname) FROM pg_collation c "
+        "JOIN pg_namespace n ON n.oid = c.collnamespace WHERE c.oid = attcollation AND c.collname <> 'default'), '') "
         f"FROM pg_attribute WHERE attrelid = to_regclass({literal(table)}) AND attnum > 0 AND NOT attisdropped "
         "ORDER BY attnum",
     )
-    return [Column(str(name), str(kind), bool(needed), bool(made)) for name, kind, needed, made in found]
+    return [
+        Column(str(name), str(kind), bool(needed), bool(made), str(rule)) for name, kind, needed, made, rule in found
+    ]
 
 
 def is_table(cursor: Any, table: str) -> bool:
     """Return whether it is a table, which may have partitions, and no view or foreign table."""
     return bool(one(cursor, f"SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = to_regclass({literal(table)})"))
+
+
+def is_unlogged(cursor: Any, table: str) -> bool:
+    """Return whether a crash of the server empties the table, or one of its partitions."""
+    itself = f"to_regclass({literal(table)})"
+    every = f"oid = {itself} OR oid IN (SELECT relid FROM pg_partition_tree({itself}))"
+    return bool(one(cursor, f"SELECT count(*) FROM pg_class WHERE relpersistence <> 'p' AND ({every})"))
 
 
 def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:

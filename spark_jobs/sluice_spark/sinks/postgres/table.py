@@ -302,7 +302,9 @@ class PostgresTable(StagesParquet):
             return None
 
     def _insert(self, cursor: Any, staged: Staged, schema: T.StructType) -> None:
-        kinds = {column.name: column.kind for column in self._columns(cursor)}
+        columns = self._columns(cursor)
+        kinds = {column.name: column.kind for column in columns}
+        collations = {column.name: column.collation for column in columns}
         wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
         cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")  # of a session that a pooler lends
         reader = pa.RecordBatchReader.from_batches(wanted, self._batches(staged, wanted))
@@ -323,7 +325,10 @@ class PostgresTable(StagesParquet):
         self._refuse_blanks(cursor, kinds, schema.names)
         if self._config.keyed:
             self._refuse_without_key(cursor)
-            values = {f.name: value for f, value in zip(fields, given, strict=True)}
+            values = {
+                f.name: f"{value} COLLATE {collations[f.name]}" if collations[f.name] else value
+                for f, value in zip(fields, given, strict=True)
+            }
             deletes = TAKES_AWAY in schema.names
             if deletes:
                 self._deleted.refuse_without_sequence(cursor, "pg_temp.sluice_staged")
@@ -479,6 +484,8 @@ class PostgresTable(StagesParquet):
         ours = {f.name: f.dataType for f in of_table(schema).fields}
         if not reading.is_table(cursor, self._table):
             return ["it is a view or a foreign table, which may hold back rows"]
+        if reading.is_unlogged(cursor, self._table):
+            return [f"it is UNLOGGED, so a crash of the server empties it: ALTER TABLE {self._table} SET LOGGED"]
         found = [
             f"{name} is missing in the table: ALTER TABLE … ADD COLUMN {name_of(name)} {column_type(kind)}"
             for name, kind in ours.items()

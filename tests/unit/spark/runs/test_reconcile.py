@@ -22,6 +22,7 @@ from sluice.home import Home
 from sluice.ledger import Epoch, Ledger
 from sluice.ranges import Counts, RangeAccount
 from sluice.recovery import Route
+from sluice_spark.runs import reconcile as reconciling
 from sluice_spark.runs.closing import HANDOVER
 from sluice_spark.runs.reconcile import half_done, reconcile, replaced_in
 from sluice_spark.runs.tables import Tables
@@ -192,6 +193,24 @@ def test_reconcile_loses_refused_records_that_are_gone_only_with_forgo(pipe: Pip
     assert account.counts == Counts(written=8, lost=2)
     assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
     assert any("2 were removed" in str(event) for event in pipe.ledger.events("p"))
+
+
+def test_reconcile_that_is_killed_behind_the_quarantine_loses_the_same_records(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe.checkpoint(1, 0)
+    aside = pipe.commit(0, refused=2)
+    for file in aside.files:
+        Path(pipe.tables.quarantine.path, file.path).unlink()
+    with monkeypatch.context() as killed:
+        killed.setattr(reconciling, "point", mock.Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            pipe.reconcile(forgo=True)
+    assert pipe.ledger.accounts("p") == []
+    pipe.reconcile(forgo=True)
+    (account,) = pipe.ledger.accounts("p")
+    assert account.counts == Counts(written=8, lost=2)
+    assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
 
 
 def test_reconcile_opens_the_epoch_after_one_that_a_dead_driver_closed(pipe: Pipe) -> None:

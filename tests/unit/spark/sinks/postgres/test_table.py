@@ -164,10 +164,23 @@ def test_postgres_database_with_other_defaults_and_in_latin1(orders: Postgres) -
         pytest.param("id bigint, name text, must int NOT NULL", "must", id="column-without-default"),
         pytest.param("id numeric(5,1), name text", "id is numeric(5,1)", id="numeric-with-a-scale"),
         pytest.param("id bigint GENERATED ALWAYS AS IDENTITY, name text", "id is a generated column", id="generated"),
+        pytest.param("id bigint, name text", "SET LOGGED", id="unlogged"),
+        pytest.param("id bigint, name text", "SET LOGGED", id="unlogged-partition"),
     ],
 )
-def test_postgres_refuses_a_table_that_does_not_fit(orders: Postgres, made: str, token: str) -> None:
-    orders.execute(table_of(made))
+def test_postgres_refuses_a_table_that_does_not_fit(
+    request: pytest.FixtureRequest, orders: Postgres, made: str, token: str
+) -> None:
+    match request.node.callspec.id:
+        case "unlogged":
+            orders.execute(table_of(made).replace("TABLE", "UNLOGGED TABLE"))
+        case "unlogged-partition":
+            orders.execute(
+                f"{table_of(made)} PARTITION BY LIST (id)",
+                "CREATE UNLOGGED TABLE public.ones PARTITION OF public.orders FOR VALUES IN (1)",
+            )
+        case _:
+            orders.execute(table_of(made))
     with pytest.raises(ConfigError) as error:
         orders.writer()
     assert token in error.value.what

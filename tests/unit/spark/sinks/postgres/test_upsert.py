@@ -61,6 +61,21 @@ def test_postgres_upsert_refuses_a_row_without_a_key_and_names_the_rule(orders: 
     assert "not_null: {columns: [id]}" in error.value.next_step
 
 
+def test_postgres_upsert_compares_keys_by_the_collation_of_the_table(
+    orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keys = {"table": "orders", "mode": "upsert", "key": ["name"]}
+    monkeypatch.setattr(orders, "settings", lambda: keys)
+    orders.execute(
+        "CREATE COLLATION public.caseless (provider = icu, locale = 'und-u-ks-level2', deterministic = false)",
+        f"CREATE TABLE public.orders (id bigint, name text COLLATE public.caseless PRIMARY KEY, {META})",
+    )
+    for batch, sent in enumerate([(("a", 1), ("A", 2)), (("b", 3), ("a", 4))]):
+        rows = records(*({"id": n, "name": name} for name, n in sent), first=2 * batch, id=LONG, name=TEXT)
+        put(orders, orders.writer(check=False), batch, rows)
+    assert sorted(tuple(row) for row in orders.execute("SELECT id FROM public.orders")) == [(3,), (4,)]
+
+
 def test_postgres_upsert_needs_a_unique_index(orders: PostgresUpsert) -> None:
     orders.execute(
         f"CREATE TABLE public.orders (id bigint, name text, {META})",
