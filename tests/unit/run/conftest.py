@@ -1,4 +1,4 @@
-"""Retractions, as drivers record them, and the deep audit of a place behind any change."""
+"""Retractions, as drivers record them, and the deep audit of a place after any change."""
 
 from __future__ import annotations
 

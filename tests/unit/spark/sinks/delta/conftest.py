@@ -56,7 +56,7 @@ def replace(
     return table.replace(gone, staged, schema, batch, {"run": f"r{batch}"}, name=name)
 
 
-def settle(path: Path, **properties: str) -> None:
+def set_properties(path: Path, **properties: str) -> None:
     """Set table properties, as others do."""
     names = {name.replace("_", "."): value for name, value in properties.items()}
     DeltaTable(str(path)).alter.set_table_properties(names, raise_if_not_exists=False)

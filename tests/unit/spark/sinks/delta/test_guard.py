@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
-from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, settle, sink
+from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, set_properties, sink
 
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError
 from sluice_spark.sinks.base import NOTHING, Fence
@@ -77,10 +77,10 @@ def test_delta_table_with_two_writers_of_an_earlier_version_is_refused_to_both(t
 def test_delta_driver_commits_nothing_after_its_table_was_handed_over(tmp_path: Path) -> None:
     old = sink(tmp_path)
     put(old, 0)
-    settle(tmp_path, sluice_pipeline="new", sluice_adopting="p")
+    set_properties(tmp_path, sluice_pipeline="new", sluice_adopting="p")
     with pytest.raises(ConfigError, match="from pipeline 'p' to 'new' was interrupted"):
         put(old, 1)
-    settle(tmp_path, sluice_adopting="")
+    set_properties(tmp_path, sluice_adopting="")
     with pytest.raises(ConfigError, match="belongs to pipeline 'new'"):
         sink(tmp_path).examine()
 

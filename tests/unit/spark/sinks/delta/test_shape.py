@@ -15,7 +15,7 @@ from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
 from tests.fixtures.parquet import stage
-from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, settle, sink
+from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, set_properties, sink
 
 from sluice.errors import ConfigError
 from sluice_spark.sinks.base import Staged
@@ -54,7 +54,7 @@ def test_delta_table_with_a_feature_that_delta_rs_cannot_write_is_refused(tmp_pa
         sink(tmp_path).check(SCHEMA)
     assert "DROP FEATURE" in caught.value.next_step
     with pytest.raises(CommitFailedError):  # once it can, the list is too long
-        settle(tmp_path, some="thing")
+        set_properties(tmp_path, some="thing")
 
 
 def test_delta_commit_that_an_unknown_feature_refuses_is_not_tried_again(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from deltalake import DeltaTable, write_deltalake
 from deltalake.transaction import AddAction
 from pyspark.sql.pandas.types import from_arrow_schema
 from tests.fixtures.parquet import stage
-from tests.unit.spark.sinks.delta.conftest import replace, rows, settle, sink
+from tests.unit.spark.sinks.delta.conftest import replace, rows, set_properties, sink
 
 from sluice.errors import ConfigError, SinkError
 from sluice.sinks.delta import DeltaSink as Config
@@ -141,7 +141,7 @@ def test_delta_batch_that_died_while_it_widened_is_committed_by_the_next_attempt
         dies(widening(tmp_path), made, point)
         assert holds(tmp_path, values(0, 10))
     for n in range(10):
-        settle(tmp_path, others=str(n))
+        set_properties(tmp_path, others=str(n))
     again = widening(tmp_path)
     assert again.examine() == []
     assert again.commit(made, WIDE_COLUMNS, 1, {"run": "r1"})
@@ -238,7 +238,7 @@ def test_delta_table_that_may_not_be_widened_is_refused(
 
 def test_delta_table_that_is_append_only_is_neither_widened_nor_replaced(tmp_path: Path) -> None:
     put(widening(tmp_path), 0)
-    settle(tmp_path, delta_appendOnly="true")
+    set_properties(tmp_path, delta_appendOnly="true")
     table = widening(tmp_path)
     table.check(NARROW_COLUMNS)
     made = staged(tmp_path, 1, 2, 5)
