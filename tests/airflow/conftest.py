@@ -135,10 +135,6 @@ class FakeSpark:
         """
         self.plans[f"{only}.{main}" if only else main] = json.loads(json.dumps(what))
 
-    def call(self, main: str) -> dict[str, Any] | None:
-        """Return argv and environment of the last call of a main, None when it was not called."""
-        return self.calls.get(main)
-
     def _serve(self) -> None:
         with suppress(OSError):  # the server is closed
             while True:
@@ -254,12 +250,16 @@ def states(run: Any) -> dict[str, str]:
 
 
 @pytest.fixture
-def dags_in(airflow_db: None) -> Callable[[Path], dict[str, DAG]]:
-    """Read DAG files as Airflow does, into its database, which ``dag.test()`` needs."""
+def dags_in(airflow_db: None, tmp_path: Path) -> Callable[[Path | str], dict[str, DAG]]:
+    """Read a folder or the text of a DAG file as Airflow does, into its database, which ``dag.test()`` needs."""
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.dag_processing.dagbag import BundleDagBag, sync_bag_to_db
 
-    def read(folder: Path) -> dict[str, DAG]:
+    def read(dags: Path | str) -> dict[str, DAG]:
+        folder = dags if isinstance(dags, Path) else tmp_path / "dags"
+        if isinstance(dags, str):
+            folder.mkdir()
+            (folder / "all.py").write_text(dags)
         DagBundlesManager().sync_bundles_to_db()
         bag = BundleDagBag(dag_folder=folder, bundle_path=folder, bundle_name="dags-folder")
         assert bag.import_errors == {}

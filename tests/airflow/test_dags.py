@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -80,10 +79,8 @@ def test_dag_run_does_not_wait_for_a_source_without_a_lag(
     monkeypatch.setenv("AIRFLOW_CONN_REDIS_DEFAULT", json.dumps(connection))
     spec = {"pipeline": "demo", "source": source, "decode": {"text": {}}, "sink": {"delta": {"path": "demo"}}}
     (tmp_path / "demo.yaml").write_text(json.dumps(spec))
-    (tmp_path / "dags").mkdir()
     made = f"from sluice_airflow.factory import build_dag\n\ndag = build_dag({str(tmp_path / 'demo.yaml')!r})\n"
-    (tmp_path / "dags" / "demo.py").write_text(made)
-    dag = use(spark, dags_in(tmp_path / "dags")["demo"])
+    dag = use(spark, dags_in(made)["demo"])
     spark.plan(RUN, written=[12], verdict="passed")
     when = timezone.datetime(2026, 11, 2, 5) if dated else None
     run = dag.test(logical_date=when, run_after=timezone.utcnow())
@@ -125,7 +122,7 @@ def test_dag_run_with_nothing_to_read_is_skipped_by_on_idle(dag: DAG, spark: Fak
     # by the names that Airflow has for the kinds of a run
     dag.get_task("wait_for_lag").on_idle = "{{ 'skip' if dag_run.run_type == 'manual' else 'proceed' }}"
     assert set(states(dag.test(logical_date=None)).values()) == {"skipped"}
-    assert spark.call(RUN) is None
+    assert spark.calls.get(RUN) is None
 
 
 # --- runs that fail --------------------------------------------------------------------------------------------------
@@ -154,7 +151,7 @@ def test_dag_run_with_wrong_params_ends_at_once_and_reads_nothing(dag: DAG, spar
     run = dag.test(logical_date=None, run_conf={"strat": "2013-03-01T00:00:00Z"})
     (first,) = (ti for ti in run.get_task_instances() if ti.task_id == "wait_for_lag")
     assert (str(run.state), str(first.state), first.try_number) == ("failed", "failed", 1)
-    assert (spark.call(RUN), Ledger.open().runs("flights")) == (None, [])
+    assert (spark.calls.get(RUN), Ledger.open().runs("flights")) == (None, [])
     assert "'start'" in capfd.readouterr().out
 
 
@@ -202,16 +199,14 @@ def test_dag_run_ends_a_driver_that_hangs_by_the_execution_timeout_and_tries_aga
 
 
 def test_maintenance_dag_redrives_nothing_by_default_and_proves_the_account(
-    pipeline_file: Any, spark: FakeSpark, dags_in: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline_file: Any, spark: FakeSpark, dags_in: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     account_for((0, 5))
     folder = pipeline_file("p", more="airflow: {maintenance: manual, retries: 0}\n").parent
     monkeypatch.setenv("SLUICE_PIPELINES", str(folder))
-    (tmp_path / "dags").mkdir()
-    shutil.copy(PROJECT / "dags" / "pipelines.py", tmp_path / "dags")
-    dag = dags_in(tmp_path / "dags")["p.maintenance"]
+    dag = dags_in((PROJECT / "dags" / "pipelines.py").read_text())["p.maintenance"]
     dag.get_task("audit").deep = False  # there are no tables
     assert states(dag.test(logical_date=None)) == {"redrive": "skipped", "audit": "success", "clean": "success"}
     run = dag.test(logical_date=None, run_conf={"redriv": "lost"})
     assert states(run)["redrive"] == "failed", "it would have succeeded, and redriven nothing"
-    assert spark.call("redrive.py") is None
+    assert spark.calls.get("redrive.py") is None

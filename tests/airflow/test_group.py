@@ -43,21 +43,11 @@ with DAG("two", schedule=None, params=of(load("orders")), default_args={{"retrie
 
 
 @pytest.fixture
-def two(
-    pipeline_file: Any,
-    dags_in: Any,
-    spark: FakeSpark,
-    backlog: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> DAG:
+def two(pipeline_file: Any, dags_in: Any, spark: FakeSpark, backlog: Any, monkeypatch: pytest.MonkeyPatch) -> DAG:
     """A DAG file with two groups and a task that reads the account of one of them."""
     pipeline_file("refunds")
     monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("orders").parent))
-    folder = tmp_path / "dags"
-    folder.mkdir()
-    (folder / "two.py").write_text(TWO.format(binary=spark.binary))
-    found: DAG = dags_in(folder)["two"]
+    found: DAG = dags_in(TWO.format(binary=spark.binary))["two"]
     return found
 
 
@@ -86,7 +76,7 @@ def test_groups_of_one_dag_have_a_run_a_verdict_and_an_event_each(
         ("x-sluice://refunds", 5, "warned"),
     ]
     assert [Ledger.open().run(name, f"two.{run.run_id}").state for name in ("orders", "refunds")] == ["done", "done"]
-    argv = spark.call("bounded_run.py")["argv"]
+    argv = spark.calls["bounded_run.py"]["argv"]
     assert argv[argv.index("--recovery") + 1] in ("hot", "replay")
     links = {
         link.name: xcom(run, "back.validate", link.xcom_key)

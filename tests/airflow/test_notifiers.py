@@ -90,10 +90,7 @@ def dag_of(
     def make(name: str, text: str, more: str = "") -> tuple[DAG, Path]:
         pipeline_file("refunds")
         monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("demo", more=more).parent))
-        file = tmp_path / "dags" / "all.py"
-        file.parent.mkdir()
-        file.write_text(text)
-        return use(spark, dags_in(file.parent)[name]), file
+        return use(spark, dags_in(text)[name]), tmp_path / "dags" / "all.py"
 
     return make
 

@@ -154,7 +154,7 @@ def test_bounded_run_refuses_a_spark_connection_that_would_become_yarn(
     monkeypatch.delenv("AIRFLOW_CONN_KAFKA_DEFAULT")  # would fail too, and later
     with pytest.raises(ConfigError, match="spark_default"):
         make(BoundedRunOperator).execute(context())
-    assert spark.call(RUN) is None
+    assert spark.calls.get(RUN) is None
 
 
 @pytest.mark.parametrize(("kind", "main"), [(BoundedRunOperator, RUN), (ValidateOperator, VALIDATE)])
@@ -297,7 +297,7 @@ def test_validate_takes_a_good_verdict_without_spark(
 ) -> None:
     a_run(verdict=verdict)
     assert make(ValidateOperator).execute(context()) == verdict
-    assert spark.call(VALIDATE) is None
+    assert spark.calls.get(VALIDATE) is None
 
 
 @pytest.mark.parametrize("verdict", ["failed", "error"])
@@ -369,7 +369,7 @@ def test_validate_is_skipped_by_the_form_and_fails_without_a_run(make: Any, spar
     here = context(validate=False)
     with pytest.raises(AirflowSkipException):
         make(ValidateOperator).execute(here)
-    assert (here["ti"].xcoms, spark.call(VALIDATE)) == ({}, None), "a skip leaves no words for alerts"
+    assert (here["ti"].xcoms, spark.calls.get(VALIDATE)) == ({}, None), "a skip leaves no words for alerts"
     with pytest.raises(SluiceError) as caught:
         make(ValidateOperator).execute(context())
     assert "ingest" in caught.value.next_step

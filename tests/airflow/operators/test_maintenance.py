@@ -160,7 +160,7 @@ def test_repair_operator_refuses_or_skips_without_spark_and_without_a_change(
     with pytest.raises(error) as caught:
         make(kind, **more).execute(context())
     assert token in str(caught.value)
-    assert not any(map(spark.call, MAINS))
+    assert not any(map(spark.calls.get, MAINS))
     assert {name: ledger.events(name) for name in ("p", "old")} == before
 
 
@@ -210,11 +210,9 @@ with DAG("closing", schedule=None, params={{"why": "retention", "former": "old"}
 
 
 def test_dag_adopts_a_pipeline_and_acknowledges_its_losses_by_templates(
-    pipeline_file: Any, renamed: None, dags_in: Any, make: Any, tmp_path: Path, context: Any
+    pipeline_file: Any, renamed: None, dags_in: Any, make: Any, context: Any
 ) -> None:
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "closing.py").write_text(DAG_FILE.format(file=str(pipeline_file("p"))))
-    run = dags_in(tmp_path / "dags")["closing"].test(logical_date=None)
+    run = dags_in(DAG_FILE.format(file=str(pipeline_file("p"))))["closing"].test(logical_date=None)
     assert states(run) == {"adopt": "success", "close": "success"}
     ledger = Ledger.open()
     assert ([r.run for r in ledger.runs("p")], ledger.runs("old"), ledger.lost("p")) == (["live"], [], [])
