@@ -130,11 +130,9 @@ WHOLE = [
 ]  # fmt: skip
 CONFIGS: list[dict[str, Any]] = [
     {},
-    {"header": True},
+    {"header": True, "separator": "\t", "null_text": "null"},
     {"separator": ";", "quote": "'", "escape": "\\", "null_text": "\\N"},
-    {"separator": "|", "null_text": "null"},
-    {"escape": "\\", "separator": "\t"},
-    {"escape": "^", "separator": "]", "quote": "~"},
+    {"separator": "]", "quote": "~", "escape": "^"},
 ]
 
 

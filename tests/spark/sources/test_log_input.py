@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.wal import STRANGE, Made, frame, land, record, span
@@ -40,20 +38,14 @@ def test_log_input_takes_no_missing_segment_for_a_gap(spark: SparkSession, made:
             offsets(made, left, span(0, 6))
 
 
-@pytest.mark.parametrize("damage", ["gone", "cut", "flipped"])
-def test_log_input_does_not_read_a_damaged_segment(spark: SparkSession, made: Made, damage: str) -> None:
+def test_log_input_does_not_read_a_damaged_segment(spark: SparkSession, made: Made) -> None:
     (segment,) = land(made, 0, frame(spark, [record(o) for o in range(200)]), [span(0, 200)]).segments
     path = made.root / segment.path
-    if damage == "gone":
-        path.unlink()
-    elif damage == "cut":
-        os.truncate(path, segment.length - 20)
-    else:
-        data = bytearray(path.read_bytes())
-        data[200] ^= 1
-        path.write_bytes(data)
-    with pytest.raises(UnreadableError, match="cannot be read"):
-        offsets(made, (segment,), span(0, 200))
+    whole = path.read_bytes()
+    for damaged in (whole[:-20], whole[:200] + bytes([whole[200] ^ 1]) + whole[201:], None):
+        path.write_bytes(damaged) if damaged else path.unlink()
+        with pytest.raises(UnreadableError, match="cannot be read"):
+            offsets(made, (segment,), span(0, 200))
 
 
 def test_log_input_gives_records_unchanged(spark: SparkSession, made: Made) -> None:

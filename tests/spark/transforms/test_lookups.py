@@ -19,7 +19,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
 from sluice_spark.arrow.plan import NotArrowError, sketch
 from sluice_spark.transforms import transform as transforms
-from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
+from sluice_spark.transforms.lookups import Lookups
 
 pytestmark = pytest.mark.spark
 
@@ -115,7 +115,3 @@ def test_lookup_that_is_missing_is_a_mistake_of_the_file(
     table(tmp_path, "a")
     assert list(validate_spec.problems(spark, spec)) == []
     assert "tables" in (validate_spec.path(spark, spec) or "")
-
-
-def test_no_lookups_leave_the_transform_unchanged() -> None:
-    assert NO_LOOKUPS.around(len) is len  # type: ignore[comparison-overlap,arg-type]
