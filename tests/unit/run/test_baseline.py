@@ -110,7 +110,7 @@ def test_freshness_is_by_the_newest_row() -> None:
     assert "2026-03-01T09:30:00+00:00, 2 h 30 min" in (stale(NOW - hours - timedelta(minutes=30), NOW, hours) or "")
 
 
-# --- which runs are compared with ------------------------------------------------------------------------------------
+# --- accepted runs -------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -156,16 +156,27 @@ def volume(place: Place, *runs: str, held: bool = True) -> tuple[list[bool], lis
     return [check.ok for check in found.checks], list(found.unknown)
 
 
-def test_only_accepted_runs_are_compared_with_the_newest_first(place: Place) -> None:
-    for run, rows, verdict in (("a", 1, "passed"), ("b", 2, "warned"), ("c", 3, "failed"), ("d", 4, None),
-                               ("e", 5, "error"), ("f", 6, "passed")):  # fmt: skip
-        ran(place, run, rows, verdict)
-    assert volumes(place) == [6, 2, 1]
+def test_baseline_has_accepted_live_runs_that_stand_newest_first(place: Place) -> None:
+    for rows, (run, verdict, judgement) in enumerate([
+        ("a", "passed", {}), ("b", "warned", {}), ("c", "failed", {}), ("d", None, {}), ("e", "error", {}),
+        ("f", "passed", {}), ("waits", "failed", {"waits": [1, 5]}), ("retracted", "passed", {}),
+        ("died", "passed", {"runs": ["died", "then"]}), ("then", "passed", {"runs": ["died", "then"]}),
+    ], 1):  # fmt: skip
+        ran(place, run, rows, verdict, **judgement)
+    accept(place.ledger, "p", "waits", reason="fine")
+    take_back(place, "retracted", 70, 72, batch=7)
+    place.commit("redriven", split(0, 5), epoch=0, profile=profile(11).as_dict())
+    place.ledger.judged(None, "p", "redriven", verdict="passed", judgement={})
+    assert judge(place.ledger, "p", History(volume=True), ["redriven"]) is None
+    assert volumes(place) == [9 + 10, 6, 2, 1], "runs that were judged together count as one"
     accept(place.ledger, "p", "c", reason="Black Friday")
-    assert volumes(place) == [6, 3, 2, 1]
-    assert volumes(place, limit=2) == [6, 3]
+    assert volumes(place) == [19, 6, 3, 2, 1]
+    assert volumes(place, limit=2) == [19, 6]
     before = place.ledger.known_run("p", "b").sequence
     assert [p.rows for p in place.ledger.accepted("p", before=before, limit=9)] == [1], "none that came later"
+    profiled = ["redriven", "then", "died", "retracted", "waits", *"fedcba"]
+    assert place.ledger.profiled("p", limit=20) == profiled
+    assert place.ledger.profiled("p", limit=20, standing=True) == [run for run in profiled if run != "retracted"]
 
 
 def test_volume_of_a_run_after_a_held_one_is_no_fault(place: Place) -> None:
@@ -204,22 +215,6 @@ def test_new_normal_is_not_compared_with_runs_before_it(place: Place) -> None:
     assert volumes(place) == [2000]
 
 
-def test_runs_judged_together_count_as_one(place: Place) -> None:
-    for run, rows in (("died", 3), ("after", 4)):
-        ran(place, run, rows, "passed", runs=["died", "after"])
-    ran(place, "next", 5)
-    assert volumes(place) == [5, 7]
-
-
-def test_retracted_run_is_no_part_of_the_baseline(place: Place) -> None:
-    for run, rows in (("a", 1), ("b", 2), ("c", 3)):
-        ran(place, run, rows)
-    take_back(place, "b", 10, 12, batch=1)
-    assert volumes(place) == [3, 1]
-    assert place.ledger.profiled("p", limit=9, standing=True) == ["c", "a"]
-    assert place.ledger.profiled("p", limit=9) == ["c", "b", "a"]
-
-
 @pytest.mark.parametrize("how", ["retracted", "given up"])
 def test_new_normal_that_was_taken_back_is_none(place: Place, how: str) -> None:
     """The runs before it count again, and not only the few behind it."""
@@ -252,21 +247,6 @@ def test_new_normal_begins_with_a_run_of_any_verdict(place: Place) -> None:
     assert accept(place.ledger, "p", "warn", reason="and another", new_normal=True) == "warned"
     assert volumes(place) == [410]
     assert place.ledger.account("p", "warn")["notes"] == ["what is normal begins with this run: and another"]
-
-
-def test_run_with_a_waiting_batch_is_no_part_of_the_baseline(place: Place) -> None:
-    ran(place, "a", 9)
-    ran(place, "b", 4, "failed", waits=[1, 5])
-    accept(place.ledger, "p", "b", reason="fine")
-    assert volumes(place) == [9]
-
-
-def test_intervals_and_redrives_are_neither_judged_nor_compared_with(place: Place) -> None:
-    ran(place, "a", 1)
-    place.commit("again", split(0, 5), epoch=0, profile=profile(7).as_dict())
-    place.ledger.judged(None, "p", "again", verdict="passed", judgement={})
-    assert volumes(place) == [1]
-    assert judge(place.ledger, "p", History(volume=True), ["again"]) is None
 
 
 def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place: Place) -> None:

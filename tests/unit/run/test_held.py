@@ -93,13 +93,6 @@ def test_newest_verdict_holds_whichever_run_has_it(place: Place) -> None:
     assert place.holds() is None
 
 
-def test_accepted_verdict_does_not_cover_another_attempt(place: Place) -> None:
-    place.judged("a", "failed")
-    accept(place.ledger, "p", "a", reason="fine")
-    place.judged("a", "failed", 5)
-    assert place.holds() == "a"
-
-
 def test_stale_table_holds_nothing_unless_other_faults_are_beside_it(place: Place) -> None:
     late = {"limit": FRESHNESS, "verdict": "failed", "why": "the newest row is old"}
     few = {"limit": "history.volume", "verdict": "failed", "why": "3; in the last 20 accepted runs 900"}
@@ -135,6 +128,11 @@ def test_held_pipeline_goes_on_after_a_retraction_of_all_rows(place: Place, upto
     take_back(place, "a", 0, upto)
     assert [row.range for row in place.ledger.lost("p")] == [span(0, upto)]
     assert place.holds() == held
+    place.commit("a", split(5, 10))
+    again(place, "a")
+    assert place.holds() == held
+    verdict(place, "a")
+    assert place.holds() == "a", "another verdict is one on other rows"
 
 
 def test_held_pipeline_with_a_dead_retraction_is_checked_by_the_driver(place: Place) -> None:
@@ -149,16 +147,6 @@ def test_held_pipeline_with_a_dead_retraction_is_checked_by_the_driver(place: Pl
     again(place, "older")
     verdict(place, "a")
     assert surely_held(place.ledger, spec) is not None, "it ended before the verdict"
-
-
-def test_held_pipeline_is_held_again_by_the_verdict_of_an_attempt_after_a_retraction(place: Place) -> None:
-    place.judged("a", "failed")
-    take_back(place, "a", 0, 5)
-    place.commit("a", split(5, 10))
-    again(place, "a")
-    assert place.holds() is None
-    verdict(place, "a")
-    assert place.holds() == "a"
 
 
 def test_runs_that_were_judged_together_hold_until_the_rows_of_all_are_gone(place: Place) -> None:

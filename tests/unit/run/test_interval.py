@@ -26,7 +26,9 @@ NOW = datetime(2026, 11, 1, tzinfo=UTC)
 def test_interval_has_one_key_in_any_spelling(start: str, end: str, key: str) -> None:
     found = Interval.parse(start, end, now=NOW)
     assert found.key == key
-    assert Interval.from_key(key) == found
+    assert str(found) == f"[{key.replace('/', ', ')})"
+    there = timezone(timedelta(hours=-5))
+    assert found == Interval.from_key(key) == Interval.of(found.start.astimezone(there), found.end.astimezone(there))
 
 
 @pytest.mark.parametrize(
@@ -66,10 +68,3 @@ def test_intervals_overlap_if_they_share_a_millisecond() -> None:
     over = Interval.parse("2013-03-31T23:59:59.999", "2013-04-01T00:00:00.001")
     assert all(over.overlaps(other) and other.overlaps(over) for other in (march, april))
     assert march.overlaps(march)
-
-
-def test_interval_of_local_times_is_the_same() -> None:
-    there = timezone(timedelta(hours=-5))
-    here = Interval.parse("2013-03-01", "2013-03-02")
-    assert Interval.of(here.start.astimezone(there), here.end.astimezone(there)) == here
-    assert str(here) == "[2013-03-01T00:00:00Z, 2013-03-02T00:00:00Z)"

@@ -14,27 +14,17 @@ RESULT: dict[str, Any] = {
 }  # fmt: skip
 
 
-def record(partition: int, offset: int, topic: str = "o") -> dict[str, Any]:
-    return {"topic": topic, "partition": partition, "offset": offset}
-
-
 def test_verdict_shows_values_with_counts_and_offsets_by_partition() -> None:
+    places = [("o", 1, 7), ("o", 0, 9), ("o", 1, 3), ("a", 0, 1)]
+    records = [{"topic": topic, "partition": partition, "offset": offset} for topic, partition, offset in places]
     values = [{"value": "x", "count": 10}, {"value": None, "count": 1}]
-    found = {
-        **RESULT,
-        "values": values,
-        "seen": 11,
-        "records": [record(1, 7), record(0, 9), record(1, 3), record(0, 1, "a")],
-    }
+    found = {**RESULT, "values": values, "seen": 11, "records": records}
     assert told(found) == [
         "values: 'x' × 10, null (the first 11 rows of 12)",
         "offsets: a-0 1; o-0 9; o-1 3, 7, …",
     ]
     assert told(found, most=1) == ["values: 'x' × 10, … (the first 11 rows of 12)", "offsets: o-1 7, …"]
-
-
-def test_verdict_of_an_older_ledger_shows_its_examples() -> None:
-    assert told({**RESULT, "examples": ["a", 1]}) == ["values: 'a', 1"]
+    assert told({**RESULT, "examples": ["a", 1]}) == ["values: 'a', 1"], "of an older ledger"
     assert told(RESULT) == []
 
 
@@ -48,10 +38,9 @@ def test_result_has_a_title_and_a_line() -> None:
 
 def test_accepted_fault_of_the_history_is_its_figure() -> None:
     def known(value: float, runs: int) -> dict[str, int | None]:
-        check = {"figure": "nulls", "column": "a", "value": value}
-        why = f"{value}; in the last {runs} accepted runs 0"
-        excess = {"limit": "history.nulls(a)", "verdict": "failed", "why": why}
-        return faults({"excesses": [excess], "history": {"checks": [check]}})
+        excess = {"limit": "history.nulls(a)", "verdict": "failed", "why": f"{value}; in the last {runs} accepted runs"}
+        checks = [{"figure": "nulls", "column": "a", "value": value}]
+        return faults({"excesses": [excess], "history": {"checks": checks}})
 
     assert known(0.1 + 0.2, 20) == known(0.3, 19)
     assert known(0.3, 20) != known(0.4, 20)
