@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from datetime import timedelta
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
@@ -17,9 +16,9 @@ from sluice.sources.kafka import KafkaSettings
 from sluice.text import LONGEST_RUN, instant, run_of_interval
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("15m", 900), ("2 h", 7200), ("7d", 604_800)])
-def test_duration_has_a_unit(text: str, seconds: int) -> None:
-    assert duration(text) == timedelta(seconds=seconds)
+def test_duration_has_a_unit() -> None:
+    found = {text: duration(text).total_seconds() for text in ("30s", "15m", "2 h", "7d")}
+    assert found == {"30s": 30, "15m": 900, "2 h": 7200, "7d": 604_800}
 
 
 @pytest.mark.parametrize(
@@ -27,10 +26,10 @@ def test_duration_has_a_unit(text: str, seconds: int) -> None:
     [
         ("15min", "15m"), ("15 minutes", "15m"), ("2hrs", "2h"), ("7 days", "7d"), ("2H", "2h"), ("2w", "14d"),
         ("1 week", "7d"), ("1.5h", "90m"), ("0,5 d", "12h"), ("30 sec.", "30s"), ("1.00001s", None), ("soon", None),
-        ("5 years", None), ("-5m", None), ("٣ min", None),
+        ("5 years", None), ("-5m", None), ("٣ min", None), ("1h30m", None), ("PT2H", None),
     ],
 )  # fmt: skip
-def test_misspelt_duration_is_refused_with_the_right_one(text: str, right: str | None) -> None:
+def test_duration_that_is_misspelt_is_refused_with_the_right_one(text: str, right: str | None) -> None:
     with pytest.raises(ValueError, match="15m") as refused:
         duration(text)
     said = str(refused.value)
@@ -47,7 +46,7 @@ def test_misspelt_duration_is_refused_with_the_right_one(text: str, right: str |
         ("/lake/a#b%20//c/", ""),
     ],
 )
-def test_ambiguous_url_is_refused(path: str, named: str) -> None:
+def test_url_of_a_table_that_is_ambiguous_is_refused(path: str, named: str) -> None:
     place = TypeAdapter(TablePath)
     if named:
         with pytest.raises(ValidationError, match=named):
@@ -83,8 +82,7 @@ def test_rescued_fields_stay_few_and_short() -> None:
     found = NONE
     for n in range(200):
         found |= Rescued.of([(f"{n:03}" + "x" * 10_000, "often")])
-    assert found.records == 200
-    assert len(found.fields) == 20
+    assert (found.records, len(found.fields)) == (200, 20)
     assert next(iter(found.fields.items())) == ("often", 200)
     assert max(map(len, found.fields)) == 101
 
@@ -103,7 +101,9 @@ def test_connection_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize(
     "text", ["", "kafka://u:hunter2@h:1", "[]", '"x"', '{"port": "hunter2"}', '{"extra": "{hunter2"}']
 )
-def test_variable_that_is_not_json_is_refused_without_its_secret(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+def test_connection_variable_that_is_not_json_is_refused_without_its_secret(
+    monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_MY_KAFKA", text)
     with pytest.raises(ConfigError, match=r"my_kafka|AIRFLOW_CONN_MY_KAFKA") as caught:
         Connection.from_env("my_kafka")
@@ -112,7 +112,6 @@ def test_variable_that_is_not_json_is_refused_without_its_secret(monkeypatch: py
 
 def test_connection_shows_no_secret() -> None:
     secret = connection(SASL, password=SECRET)
-    assert SECRET not in repr(secret) + str(secret)
     settings = KafkaSettings.from_connection(secret)
-    assert SECRET not in repr(settings) + str(settings)
+    assert SECRET not in f"{secret!r} {secret} {settings!r} {settings}"
     assert "a:1" in repr(settings)

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from tests.fixtures.books import split
+from tests.fixtures.ledgers import attempt
 
 from sluice.cli import redrive as command
 from sluice.errors import ConfigError
@@ -14,7 +16,6 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.model import model_for
-from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.shipped import CHECKOUT
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.quality.judge import Judge
@@ -36,19 +37,16 @@ def pipeline(**keys: Any) -> Pipeline:
 
 
 def test_sink_that_cannot_be_read_back_is_judged_by_counts(tmp_path: Path) -> None:
-    ledger, span = Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), OffsetRange("x", 0, 0, 10)
-    with ledger.acquire("p", "r") as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[span], topic_ids={})
-        counts = Counts(written=4, quarantined=6)
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[RangeAccount(span, counts)])
+    ledger, account = Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), split(0, 10, written=4, quarantined=6)
+    with attempt(ledger, "r", account.range) as lease:
+        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[account])
 
     def verdict(limit: str) -> str:
         spec = pipeline(sink={"blind": {"path": "out"}}, quality={"max_quarantined": limit})
         judge = Judge(spec, Home(str(tmp_path)), "r")
         return judge.settle(ledger, lambda: pytest.fail("no session is needed"), cast(Any, object()), ["r"]).verdict
 
-    assert verdict("1%") == "failed"
-    assert verdict("100%") == "passed"
+    assert [verdict(limit) for limit in ("1%", "100%")] == ["failed", "passed"]
 
 
 def test_source_that_cannot_be_read_again_has_no_intervals() -> None:

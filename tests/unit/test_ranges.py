@@ -24,11 +24,9 @@ from sluice.ranges import (
 )
 
 
-def test_ranges_accounts_and_losses_survive_their_dicts() -> None:
-    span = OffsetRange("t", 3, 10, 25)
-    assert (len(span), str(span)) == (15, "t-3 [10, 25)")
-    account = RangeAccount(span, Counts(1, 2, 3, 4, 5))
-    assert account.counts.planned == 15
+def test_range_account_and_loss_survive_their_dicts() -> None:
+    account = RangeAccount(OffsetRange("t", 3, 10, 25), Counts(1, 2, 3, 4, 5))
+    assert (len(account.range), str(account.range), account.counts.planned) == (15, "t-3 [10, 25)", 15)
     assert RangeAccount.from_dict(account.as_dict()) == account
     for sample in (None, {"offset": 3, "key": None, "value": "\\x00"}):
         lost = LostRange(OffsetRange("t", 1, 3, 4), "it died", sample)
@@ -36,20 +34,19 @@ def test_ranges_accounts_and_losses_survive_their_dicts() -> None:
     for start, end in ((-1, 4), (5, 4)):
         with pytest.raises(ValueError, match="range"):
             OffsetRange("t", 0, start, end)
-    total = sum((Counts(1, 2, 3, 4, 5), Counts(10, 20, 30, 40, 50)), Counts())
-    assert total == Counts(11, 22, 33, 44, 55)
+    assert Counts(1, 2, 3, 4, 5) + Counts(10, 20, 30, 40, 50) == Counts(11, 22, 33, 44, 55)
 
 
 @pytest.mark.parametrize(
     "counts",
     [Counts(written=9), Counts(written=11), Counts(5, 4), Counts(11, -1), Counts(written=11, lost=-1), Counts()],
 )
-def test_account_that_does_not_balance_is_refused(counts: Counts) -> None:
-    span = OffsetRange("t", 0, 0, 10)
+def test_range_account_that_does_not_balance_is_refused(counts: Counts) -> None:
+    span = {"topic": "t", "partition": 0, "start": 0, "end": 10}
     with pytest.raises(ValueError, match=r"t-0 \[0, 10\)"):
-        RangeAccount(span, counts)
+        RangeAccount(OffsetRange(**span), counts)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="balance"):
-        RangeAccount.from_dict({"topic": "t", "partition": 0, "start": 0, "end": 10, **counts.as_dict()})
+        RangeAccount.from_dict(span | counts.as_dict())
 
 
 def test_ranges_between_positions() -> None:
@@ -60,13 +57,10 @@ def test_ranges_between_positions() -> None:
     ]  # fmt: skip
 
 
-def test_long_list_of_ranges_is_cut() -> None:
+def test_ranges_in_a_long_list_are_cut() -> None:
     ranges = [OffsetRange("t", p, 0, 1) for p in range(10)]
     assert describe(ranges[:1]) == "t-0 [0, 1)"
     assert describe(ranges).endswith("t-7 [0, 1) and 2 more")
-
-
-# --- arithmetic ----------------------------------------------------------------------------------------------------
 
 
 def offsets(ranges: Iterable[OffsetRange]) -> list[tuple[str, int, int]]:
@@ -88,47 +82,30 @@ def apart(chance: random.Random) -> list[OffsetRange]:
     return kept
 
 
-def test_cut_of_two_ranges() -> None:
-    span = OffsetRange("t", 0, 10, 20)
-    assert span.cut(OffsetRange("t", 0, 5, 12)) == OffsetRange("t", 0, 10, 12)
-    assert span.cut(OffsetRange("t", 0, 12, 15)) == OffsetRange("t", 0, 12, 15)
-    assert span.cut(OffsetRange("t", 0, 0, 99)) == span
-    for other in (OffsetRange("t", 1, 10, 20), OffsetRange("u", 0, 10, 20)):
-        assert span.cut(other) is None
-    for start, end in ((0, 10), (20, 30), (15, 15)):  # a neighbour has nothing in common, nor has nothing itself
-        assert span.cut(OffsetRange("t", 0, start, end)) is None
-        assert OffsetRange("t", 0, start, end).cut(span) is None
+def test_range_has_nothing_in_common_with_an_empty_one() -> None:
+    span, empty = OffsetRange("t", 0, 10, 20), OffsetRange("t", 0, 15, 15)
+    assert (span.cut(span), span.cut(empty), empty.cut(span)) == (span, None, None)
 
 
-def test_subtract_removes_offsets_like_sets() -> None:
-    for seed in range(200):
-        chance = random.Random(seed)
-        ranges, holes = apart(chance), spans(chance, 8)
-        rest = subtract(ranges, holes)
-        gone = set(offsets(holes))
-        assert offsets(rest) == [o for o in offsets(sorted(ranges)) if o not in gone]
-        assert all(len(r) for r in rest)
-
-
-def test_arithmetic_of_many_ranges_is_fast() -> None:
+def test_ranges_are_compared_fast_when_they_are_many() -> None:
     ranges = [OffsetRange("t", p, n * 10, n * 10 + 8) for p in range(4) for n in range(1_000)]
     holes = [OffsetRange("t", p, n * 10 + 2, n * 10 + 3) for p in range(4) for n in range(1_000)]
     assert sum(map(len, subtract(ranges, holes))) == 4 * 1_000 * 7  # one with all others: too slow
     assert len(overlaps(ranges, holes)) == 4 * 1_000
 
 
-def test_overlaps_and_the_rest_make_the_whole() -> None:
+def test_ranges_overlap_and_are_subtracted_like_sets() -> None:
     for seed in range(200):
         chance = random.Random(seed)
-        ranges, others = apart(chance), apart(chance)
-        common = overlaps(ranges, others)
+        ranges, others, holes = apart(chance), apart(chance), spans(chance, 8)
+        common, rest, gone = overlaps(ranges, others), subtract(ranges, holes), set(offsets(holes))
+        assert common == sorted(common) == overlaps(others, ranges)
         assert sorted(offsets(common)) == sorted(set(offsets(ranges)) & set(offsets(others)))
-        assert common == sorted(common)
-        assert common == overlaps(others, ranges)
-        assert sorted(offsets(subtract(ranges, common)) + offsets(common)) == sorted(offsets(ranges))
+        assert offsets(rest) == [o for o in offsets(sorted(ranges)) if o not in gone]
+        assert all(len(r) for r in (*common, *rest))
 
 
-def test_runs_of_offsets_are_ranges() -> None:
+def test_ranges_of_runs_of_offsets() -> None:
     assert runs_of("t", 3, []) == []
     assert runs_of("t", 3, [7]) == [OffsetRange("t", 3, 7, 8)]
     assert runs_of("t", 3, iter([1, 2, 3, 5, 9, 10])) == [
@@ -157,7 +134,7 @@ def numbers(*values: float | None) -> ColumnProfile:
     return ColumnProfile(len(values), len(values) - len(there), *ends, sum(there), len(there))
 
 
-def test_column_profiles_add_up_in_any_order() -> None:
+def test_profile_columns_add_up_in_any_order() -> None:
     parts = [numbers(1, None, 9), numbers(None, None), numbers(-3.5)]
     for order in (parts, parts[::-1]):
         whole = order[0] | order[1] | order[2]
@@ -165,13 +142,13 @@ def test_column_profiles_add_up_in_any_order() -> None:
         assert (whole.null_share, whole.mean) == (0.5, 6.5 / 3)
 
 
-def test_column_profiles_compare_decimals_as_numbers() -> None:
+def test_profile_compares_decimals_as_numbers() -> None:
     nine, ten = (ColumnProfile(1, 0, "decimal", value, value) for value in ("9.50", "10.00"))
     assert ((nine | ten).low, (nine | ten).high) == ("9.50", "10.00")
     assert (nine | ten).end("high") == 10.0
 
 
-def test_column_profile_with_an_unknown_part_is_unknown() -> None:
+def test_profile_with_an_unknown_part_is_unknown() -> None:
     blind = ColumnProfile(2, 0)  # values, but no ends
     assert (numbers(1, 2) | blind) == ColumnProfile(4, 0)
     assert (numbers(1, 2) | ColumnProfile(2)).nulls is None
@@ -191,7 +168,7 @@ def sketch(hashes: list[int]) -> ColumnProfile:
     return ColumnProfile(len(hashes), 0, sketch=tuple(sorted(set(hashes))[:SKETCH]))
 
 
-def test_distinct_values_are_counted_when_few_and_estimated_when_many() -> None:
+def test_profile_counts_few_distinct_values_and_estimates_many() -> None:
     chance = random.Random(7)
     hashes = [chance.getrandbits(64) for _ in range(50_000)]
     assert (sketch(hashes[:30]) | sketch(hashes[10:40])).distinct == 40

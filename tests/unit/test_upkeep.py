@@ -24,7 +24,6 @@ from sluice.delta.names import ADOPTING, HOLDS, OWNER
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
 from sluice.home import Home
 from sluice.pipeline import load
-from sluice.pipeline.sections import Sink
 from sluice.upkeep import compact, vacuum
 
 DIED, LIVE = "batches/p-e1-000004-0123abcd", "batches/p-i2-000000-89abcdef"
@@ -39,6 +38,27 @@ def files(path: str) -> set[str]:
 def used(path: str) -> set[str]:
     """The files of the table's newest version."""
     return {str(Path(file).relative_to(path)) for file in DeltaTable(path).file_uris()}
+
+
+def old(*paths: Path, days: int = 9) -> None:
+    """Let files, which need not exist, and folders be as old as this."""
+    then = time.time() - timedelta(days=days).total_seconds()
+    for path in paths:
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(b"something")
+    for path in paths:
+        os.utime(path, (then, then))
+
+
+def swept(place: Place) -> list[int]:
+    """Vacuum, after a look at what that would remove; return how many files went from each table."""
+    spec = load(place.file)
+    would, did = (
+        [row["files"] for row in vacuum(place.ledger, spec, place.home, dry_run=dry_run)] for dry_run in (True, False)
+    )
+    assert did == would
+    return did
 
 
 def test_compact_merges_small_files_and_the_audit_balances(story: Place) -> None:
@@ -71,25 +91,15 @@ def test_compact_does_not_merge_files_of_different_partitions(story: Place) -> N
 
 def test_vacuum_removes_only_files_that_are_unused_for_long(story: Place) -> None:
     story.write()
-    spec = load(story.file)
     first = used(story.path)
-    compact(spec, story.home)
+    compact(load(story.file), story.home)
     orphan, staged = Path(story.path, DIED, "x.parquet"), Path(story.path, LIVE, "y.parquet")
-    for file in (orphan, staged):
-        file.parent.mkdir(parents=True)
-        file.write_bytes(b"uncommitted rows")
-    nine_days = timedelta(days=9)
-    for name in (*first, str(orphan.relative_to(story.path))):  # the files are old, and went out of use just now
-        then = time.time() - nine_days.total_seconds()
-        os.utime(Path(story.path, name), (then, then))
-
-    assert [row["files"] for row in vacuum(story.ledger, spec, story.home, dry_run=True)] == [1, 0]
-    assert orphan.exists()
-    assert [row["files"] for row in vacuum(story.ledger, spec, story.home)] == [1, 0]
+    old(orphan, *(Path(story.path, name) for name in first))  # these went out of use just now
+    old(staged, days=0)
+    assert swept(story) == [1, 0]
     assert (orphan.exists(), staged.exists(), files(story.path) >= first) == (False, True, True)
-
-    aged(story.path, nine_days)
-    assert [row["files"] for row in vacuum(story.ledger, spec, story.home)] == [3, 0]
+    aged(story.path, timedelta(days=9))
+    assert swept(story) == [3, 0]
     assert files(story.path) == used(story.path) | {f"{LIVE}/y.parquet"}
     assert story.deep().problems == []
 
@@ -109,20 +119,19 @@ def test_compact_that_is_overtaken_tries_again(story: Place, monkeypatch: pytest
     """Another program rewrites the same files between the look and the commit: the first time, or every time."""
     monkeypatch.setattr("sluice.upkeep._PAUSE", 0)
     story.write()
-    spec, opened, often = load(story.file), DeltaTable.optimize.fget, 0  # type: ignore[attr-defined]
-    limit = 1
+    spec, opened, often = load(story.file), DeltaTable.optimize.fget, 1  # type: ignore[attr-defined]
 
     def late(table: DeltaTable) -> object:
         nonlocal often
-        if table.table_uri.rstrip("/").endswith("/table") and often < limit:
-            often += 1
+        if table.table_uri.rstrip("/").endswith("/table") and often:
+            often -= 1
             write_deltalake(story.path, DeltaTable(story.path).to_pyarrow_table(), mode="overwrite")
             story.append(rows("more", 99), {})
         return opened(table)
 
     monkeypatch.setattr(DeltaTable, "optimize", property(late))
     assert compact(spec, story.home)[0]["merged"] == 2
-    often, limit = 0, 1000
+    often = 1000
     story.append(rows("more", 100), {})
     with pytest.raises(SinkError, match="replaced"):
         compact(spec, story.home)
@@ -163,46 +172,22 @@ def test_killed_compaction_changes_nothing(place: Place) -> None:
         rows *= 2
     assert DeltaTable(place.path).count() == rows
 
-    spec = load(place.file)
-    assert compact(spec, place.home)[0]["merged"] == 8
-    for name in files(place.path):
-        old(Path(place.path, name))
-    assert vacuum(place.ledger, spec, place.home)[0]["files"] == 0
+    assert compact(load(place.file), place.home)[0]["merged"] == 8
+    old(*(Path(place.path, name) for name in files(place.path)))
+    assert swept(place)[0] == 0
     aged(place.path, timedelta(days=9))
-    assert vacuum(place.ledger, spec, place.home)[0]["files"] == 8
+    assert swept(place)[0] == 8
     assert files(place.path) == used(place.path) | left, "others may keep files there"
     assert sorted(DeltaTable(place.path).to_pyarrow_table()["_offset"].to_pylist()) == list(range(rows))
-
-
-def old(*paths: Path, days: int = 9) -> None:
-    """Let files, which need not exist, and folders be as old as this."""
-    then = time.time() - timedelta(days=days).total_seconds()
-    for path in paths:
-        if not path.exists():
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(b"something")
-    for path in paths:
-        os.utime(path, (then, then))
-
-
-def swept(place: Place) -> list[int]:
-    """Vacuum, after a look at what that would remove; return how many files went from each table."""
-    spec = load(place.file)
-    would = [row["files"] for row in vacuum(place.ledger, spec, place.home, dry_run=True)]
-    did = [row["files"] for row in vacuum(place.ledger, spec, place.home)]
-    assert did == would
-    return did
 
 
 def test_vacuum_leaves_files_of_others(story: Place, tmp_path: Path) -> None:
     """However old it is: what others keep below the sink, deletion vectors, and what a link leads to."""
     story.write()
-    sink = Path(story.path)
+    sink, elsewhere = Path(story.path), tmp_path / "elsewhere"
     write_deltalake(str(sink / "nested"), pa.table({"a": [1]}))
-    nested = [path for path in (sink / "nested").rglob("*") if path.is_file()]
-    elsewhere = tmp_path / "elsewhere"
     others = [
-        *nested,
+        *(path for path in (sink / "nested").rglob("*") if path.is_file()),
         sink / "deletion_vector_61d16c75-6994-46b7-a15b-8b538852e50e.bin",
         sink / "notes" / "readme.txt",
         sink / "batches" / "mine" / "x.parquet",
@@ -217,9 +202,7 @@ def test_vacuum_leaves_files_of_others(story: Place, tmp_path: Path) -> None:
     (sink / DIED / "linked").symlink_to(elsewhere)
     (sink / DIED / "linked.parquet").symlink_to(elsewhere / "linked.parquet")
     (sink / LIVE).symlink_to(elsewhere)
-    quarantine = Path(f"{story.path}_quarantine")
-    (quarantine / "batches").symlink_to(elsewhere)
-
+    Path(f"{story.path}_quarantine", "batches").symlink_to(elsewhere)
     assert swept(story) == [0, 0]
     assert [str(path) for path in others if not path.exists()] == []
     assert (sink / DIED / "linked").is_symlink()
@@ -227,13 +210,16 @@ def test_vacuum_leaves_files_of_others(story: Place, tmp_path: Path) -> None:
 
 
 def test_vacuum_of_a_sink_around_the_home_leaves_the_home(story: Place) -> None:
-    home = Home(str(Path(story.path, "home")))
-    ledger = Path(home.root, "ledger.db")
     story.write()
-    old(ledger, Path(home.checkpoint("p", 1), "offsets", "0"), Path(home.log("p"), "_delta_log", "0.json"))
+    story.home = home = Home(str(Path(story.path, "home")))
+    story.configure(sink={"delta": {"path": story.path}})
+    old(
+        Path(home.root, "ledger.db"),
+        Path(home.checkpoint("p", 1), "offsets", "0"),
+        Path(home.log("p"), "_delta_log", "0"),
+    )
     before = set(Path(home.root).rglob("*"))
-    spec = load(story.file).model_copy(update={"sink": Sink.model_validate({"delta": {"path": story.path}})})
-    assert [row["files"] for row in vacuum(story.ledger, spec, home)] == [0, 0]
+    assert swept(story) == [0, 0]
     assert set(Path(home.root).rglob("*")) == before
 
 
@@ -242,39 +228,34 @@ def test_vacuum_removes_files_of_attempts_that_are_old_and_in_no_version(story: 
     story.partition_by = ["_run"]
     story.write()
     sink = Path(story.path)
-    first, second = (sink / DIED / "_run=a b%2Fc" / f"{n}.parquet" for n in (1, 2))
+    folder = f"{DIED}/_run=a b%2Fc"
+    first, second, third = (sink / folder / f"{n}.parquet" for n in (1, 2, 3))
+
+    def change(action: AddAction | RemoveAction) -> None:
+        table = DeltaTable(story.path)
+        table.create_write_transaction([action], "append", table.schema(), ["_run"])
+
     for file in (first, second):
         file.parent.mkdir(parents=True, exist_ok=True)
         pq.write_table(pa.table({"id": [1], "_topic": ["t"], "_partition": [0], "_offset": [77]}), file)
-        table = DeltaTable(story.path)
-        name = str(file.relative_to(sink))
-        entry = AddAction(name, file.stat().st_size, {"_run": "a b/c"}, 0, True, "{}")
-        table.create_write_transaction([entry], "append", table.schema(), ["_run"])
-    table = DeltaTable(story.path)
-    gone = RemoveAction(str(second.relative_to(sink)), True, int(time.time() * 1000))
-    table.create_write_transaction([gone], "append", table.schema(), ["_run"])
-    assert used(story.path) & {str(file.relative_to(sink)) for file in (first, second)} == {
-        str(first.relative_to(sink))
-    }
+        change(AddAction(f"{folder}/{file.name}", file.stat().st_size, {"_run": "a b/c"}, 0, True, "{}"))
+    change(RemoveAction(f"{folder}/2.parquet", True, int(time.time() * 1000)))
+    assert {name for name in used(story.path) if name.startswith(folder)} == {f"{folder}/1.parquet"}
     # a checkpoint forgets what was removed, here at once
-    table = DeltaTable(story.path)
-    table.alter.set_table_properties({"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    settings = {"delta.deletedFileRetentionDuration": "interval 0 seconds"}
+    DeltaTable(story.path).alter.set_table_properties(settings)
     DeltaTable(story.path).create_checkpoint()
 
-    third, young = first.with_name("3.parquet"), sink / LIVE / "y.parquet"
+    gone, empty = (sink / "batches" / name for name in ("p-e0-1234567-00000000", "p-i3-000000-00000000"))
     sums = [file.with_name(f".{file.name}.crc") for file in (first, third)]
-    gone_folder = sink / "batches" / "p-e0-1234567-00000000"
-    old(first, second, third, *sums, gone_folder / "_temporary" / "0" / "part.parquet")
-    empty = sink / "batches" / "p-i3-000000-00000000"
+    old(first, second, third, *sums, gone / "_temporary" / "0" / "part.parquet")
     empty.mkdir()
-    old(*(path for path in gone_folder.rglob("*") if path.is_dir()), gone_folder, empty)
-    young.parent.mkdir()
-    young.write_bytes(b"of a run that is at work")
-
+    old(*(path for path in gone.rglob("*") if path.is_dir()), gone, empty)
+    young = sink / LIVE / "y.parquet"  # of a run that is at work
+    old(young, days=0)
     assert swept(story) == [2, 0]
-    left = {path.name for path in first.parent.iterdir()}
-    assert left == {"1.parquet", ".1.parquet.crc", "2.parquet"}
-    assert (young.exists(), gone_folder.exists(), empty.exists()) == (True, False, False)
+    assert {path.name for path in first.parent.iterdir()} == {"1.parquet", ".1.parquet.crc", "2.parquet"}
+    assert (young.exists(), gone.exists(), empty.exists()) == (True, False, False)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,23 @@ class Repository:
     errors: int = 0
     ranges: bool = True
 
+    def answer(self, path: str, asked: str | None) -> tuple[int, dict[str, str], bytes]:
+        """Return code, headers and body."""
+        self.requests.append((path, asked))
+        content = self.files.get(path)
+        if content is None or self.errors:
+            self.errors -= content is not None
+            return 404 if content is None else 503, {}, b""
+        begin = int(asked.removeprefix("bytes=").removesuffix("-")) if asked and self.ranges else 0
+        if begin and begin >= len(content):
+            return 416, {}, b""
+        headers = {"Content-Length": str(len(content) - begin)}
+        if begin:
+            headers["Content-Range"] = f"bytes {begin}-{len(content) - 1}/{len(content)}"
+        end = len(content) if not self.cuts else (begin + len(content)) // 2
+        self.cuts -= bool(self.cuts)
+        return 206 if begin else 200, headers, content[begin:end]
+
 
 def path_of(coordinate: str) -> str:
     return "/" + jars.Jar(coordinate, "").remote
@@ -43,29 +60,11 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Repo
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            asked = self.headers.get("Range")
-            repository.requests.append((self.path, asked))
-            content = repository.files.get(self.path)
-            if content is None:
-                self.send_error(404)
-                return
-            if repository.errors:
-                repository.errors -= 1
-                self.send_error(503)
-                return
-            begin = int(re.fullmatch(r"bytes=(\d+)-", asked)[1]) if asked and repository.ranges else 0  # type: ignore[index]
-            if begin and begin >= len(content):
-                self.send_error(416)
-                return
-            self.send_response(206 if begin else 200)
-            if begin:
-                self.send_header("Content-Range", f"bytes {begin}-{len(content) - 1}/{len(content)}")
-            self.send_header("Content-Length", str(len(content) - begin))
+            code, headers, body = repository.answer(self.path, self.headers.get("Range"))
+            self.send_response(code)
+            for name, value in headers.items():
+                self.send_header(name, value)
             self.end_headers()
-            body = content[begin:]
-            if repository.cuts:
-                repository.cuts -= 1
-                body = body[: len(body) // 2]
             self.wfile.write(body)
 
         def log_message(self, *_: object) -> None:
@@ -109,7 +108,7 @@ def test_fetch_downloads_a_set_once_in_the_order_of_the_lock(
     assert repository.requests == []
 
 
-def test_broken_transfer_is_continued_and_a_busy_server_asked_again(repository: Repository, tmp_path: Path) -> None:
+def test_fetch_continues_a_broken_transfer_and_asks_a_busy_server_again(repository: Repository, tmp_path: Path) -> None:
     repository.cuts, repository.errors = 2, 1
     files = jars.fetch("spark", tmp_path)
     assert [file.read_bytes() for file in files] == list(CONTENT.values())
@@ -122,7 +121,7 @@ def test_broken_transfer_is_continued_and_a_busy_server_asked_again(repository: 
     [CONTENT[A][:150_000], b"rubbish", CONTENT[A] + b"too long", CONTENT[A]],
     ids=["beginning", "rubbish", "long", "whole"],
 )
-def test_partial_file_is_continued_and_verified(
+def test_fetch_continues_a_partial_file_and_verifies_it(
     repository: Repository, tmp_path: Path, partial: bytes, ranges: bool
 ) -> None:
     repository.ranges = ranges
@@ -133,7 +132,7 @@ def test_partial_file_is_continued_and_verified(
 
 
 @pytest.mark.parametrize("keep_size", [True, False])
-def test_damaged_or_changed_jar_is_fetched_again(repository: Repository, keep_size: bool) -> None:
+def test_fetch_replaces_a_damaged_or_changed_jar(repository: Repository, keep_size: bool) -> None:
     (file, _) = jars.fetch("spark")
     file.write_bytes(bytes(len(CONTENT[A])) if keep_size else b"")
     with pytest.raises(ConfigError, match=re.escape("a-1.0.jar")):
@@ -150,7 +149,7 @@ def test_damaged_or_changed_jar_is_fetched_again(repository: Repository, keep_si
     assert file.read_bytes() == changed, "the lock decides"
 
 
-def test_missing_or_wrong_artifact_is_named_and_never_kept(repository: Repository, tmp_path: Path) -> None:
+def test_fetch_names_a_missing_or_wrong_jar_and_never_keeps_it(repository: Repository, tmp_path: Path) -> None:
     del repository.files[path_of(B)]
     with pytest.raises(ConfigError) as caught:
         jars.fetch("spark", tmp_path)
@@ -167,7 +166,9 @@ def test_missing_or_wrong_artifact_is_named_and_never_kept(repository: Repositor
     assert {path for path, _ in repository.requests} == {path_of(B)}, "the other one is not fetched again"
 
 
-def test_unreachable_repository_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_fetch_names_an_unreachable_repository_without_its_password(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setenv("SLUICE_MAVEN_REPO", "http://user:hidden@127.0.0.1:1/maven2")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(ConfigError, match=re.escape("http://127.0.0.1:1/maven2")) as caught:
@@ -175,7 +176,7 @@ def test_unreachable_repository_is_named_without_its_password(monkeypatch: pytes
     assert "hidden" not in str(caught.value)
 
 
-def test_absent_jars_and_unknown_sets_are_named_with_the_command(repository: Repository) -> None:
+def test_jars_that_are_absent_and_unknown_sets_are_named_with_the_command(repository: Repository) -> None:
     with pytest.raises(ConfigError, match="2 of the 2") as caught:
         jars.paths("spark")
     assert caught.value.next_step == "python -m sluice.launch.jars spark"
@@ -184,7 +185,7 @@ def test_absent_jars_and_unknown_sets_are_named_with_the_command(repository: Rep
     assert repository.requests == []
 
 
-def test_cache_is_the_user_s_own_and_one_that_cannot_be_written_is_named(
+def test_jars_are_cached_for_the_user_and_a_folder_that_cannot_be_written_is_named(
     repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -198,7 +199,7 @@ def test_cache_is_the_user_s_own_and_one_that_cannot_be_written_is_named(
     assert "SLUICE_JARS" in caught.value.next_step
 
 
-def test_lock_of_the_project_is_whole() -> None:
+def test_jars_lock_of_the_project_is_whole() -> None:
     for name, count in (("spark", 7), ("kafka", 46), ("kafka-tools", 1), ("kafka-3.9", 56), ("flink", 2)):
         locked = jars.locked(name)
         assert len({jar.file_name for jar in locked}) == len(locked) == count

@@ -1,9 +1,16 @@
-"""The spark-submit: its command line and environment, secrets, masters, and the class-data archive."""
+"""The spark-submit: its command line, environment, master and class-data archive, its log, and its end by signals."""
 
 from __future__ import annotations
 
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
 
+import pyspark
 import pytest
 from tests.fixtures.connections import SASL, SECRET, connection
 
@@ -26,6 +33,9 @@ from sluice.pipeline.spark import Spark
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.request import RunRequest
+from sluice.shipped import shipped
+
+RUN = "scheduled__2013-01-01T00:00:00+00:00"
 
 
 @pytest.fixture
@@ -43,7 +53,7 @@ def _options(master: str = "local[2]") -> str:
     return validate_sink(load("flights"), "r", spark=Connection("s", "spark", master)).java_options
 
 
-def test_class_data_archive_is_used_when_it_is_whole(
+def test_submit_uses_a_class_data_archive_that_is_whole(
     archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert is_whole(archive)
@@ -74,27 +84,21 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Pat
     file.write_text("{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}")
     return bounded_run(
         load(file),
-        RunRequest(
-            "scheduled__2013-01-01T00:00:00+00:00",
-            Recovery.REPLAY,
-            7,
-            Interval.parse("2013-01-01", "2013-01-02"),
-            validate=False,
-        ),
+        RunRequest(RUN, Recovery.REPLAY, 7, Interval.parse("2013-01-01", "2013-01-02"), validate=False),
         spark=Connection("spark_default", "spark", host="local[2]"),
         kafka=connection(SASL, password=SECRET),
     )
 
 
-def test_secrets_locale_and_zone_are_in_the_environment_alone(submit: SparkSubmit) -> None:
-    assert SECRET not in " ".join(submit.argv())
-    assert SECRET not in repr(submit)
-    assert SECRET in submit.env["AIRFLOW_CONN_KAFKA_DEFAULT"]
-    assert SECRET in submit.env["SLUICE_LEDGER_URL"]
+def test_submit_has_secrets_locale_and_zone_in_the_environment_alone(submit: SparkSubmit) -> None:
+    assert SECRET not in " ".join([*submit.argv(), repr(submit)])
+    assert all(SECRET in submit.env[name] for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "SLUICE_LEDGER_URL"))
     assert (submit.env["LC_ALL"], submit.env["TZ"]) == ("C.UTF-8", "UTC")
 
 
-def test_command_line_has_the_request(submit: SparkSubmit, spark_jars: list[Path], tmp_path: Path) -> None:
+def test_submit_has_the_request_on_its_command_line(
+    submit: SparkSubmit, spark_jars: list[Path], tmp_path: Path
+) -> None:
     argv = submit.argv()
     assert argv[argv.index("--master") + 1] == "local[2]"
     jars = [str(jar.resolve()) for jar in spark_jars]
@@ -103,7 +107,7 @@ def test_command_line_has_the_request(submit: SparkSubmit, spark_jars: list[Path
     main = next(i for i, a in enumerate(argv) if a.endswith("spark_jobs/bounded_run.py"))
     assert Path(argv[main]).is_file()
     assert argv[main + 3 :] == [
-        "--run", "scheduled__2013-01-01T00:00:00+00:00", "--recovery", "replay", "--max-records-per-batch", "7",
+        "--run", RUN, "--recovery", "replay", "--max-records-per-batch", "7",
         "--start", "2013-01-01T00:00:00Z", "--end", "2013-01-02T00:00:00Z", "--no-validate",
     ]  # fmt: skip
     spec, cluster = load(tmp_path / "p.yaml"), Connection("spark_default", "spark", host="spark://m", port=7077)
@@ -123,7 +127,7 @@ def test_command_line_has_the_request(submit: SparkSubmit, spark_jars: list[Path
         ("spark://m:1", 2, "spark://m:1"), ("yarn", None, "yarn"), ("k8s://https://h:1", None, "k8s://https://h:1"),
     ],
 )  # fmt: skip
-def test_master_of_a_connection(host: str, port: int | None, master: str) -> None:
+def test_spark_connection_names_a_master(host: str, port: int | None, master: str) -> None:
     assert spark_master(Connection("s", "spark", host=host, port=port)) == master
 
 
@@ -136,7 +140,7 @@ def test_master_of_a_connection(host: str, port: int | None, master: str) -> Non
     ],
     ids=["kafka", "no host", "no port", "no scheme", "cluster mode"],
 )  # fmt: skip
-def test_connection_that_names_no_master_is_refused(wrong: Connection) -> None:
+def test_spark_connection_that_names_no_master_is_refused(wrong: Connection) -> None:
     with pytest.raises(ConfigError, match=r"Spark connection|deploy-mode"):
         spark_master(wrong)
 
@@ -152,7 +156,7 @@ def test_connection_that_names_no_master_is_refused(wrong: Connection) -> None:
         (", spark: {conf: {spark.driver.defaultJavaOptions: -XX:TieredStopAtLevel=4}}", None, 5, "local[2]", True),
     ],
 )
-def test_optimizing_compiler_is_off_where_python_does_the_work(
+def test_submit_leaves_the_optimizing_compiler_out_where_python_does_the_work(
     archive: Path, tmp_path: Path, keys: str, engine: str | None, waiting: int | None, master: str, compiles: bool
 ) -> None:
     file = tmp_path / "p.yaml"
@@ -174,10 +178,92 @@ def test_optimizing_compiler_is_off_where_python_does_the_work(
         ({"spark.pyspark.python": "/opt/other/bin/python"}, "local[2]", None),
     ],
 )
-def test_python_workers_are_forked_by_an_available_daemon(
+def test_submit_names_an_available_daemon_that_forks_python_workers(
     conf: dict[str, str], master: str, daemon: str | None
 ) -> None:
-    submitted = validate_sink(
-        load("flights"), "r", spark=Connection("s", "spark", master), settings=Spark(conf=conf)
-    )  # fmt: skip
+    spark = Connection("s", "spark", master)
+    submitted = validate_sink(load("flights"), "r", spark=spark, settings=Spark(conf=conf))
     assert submitted.conf.get("spark.python.daemon.module") == daemon
+
+
+_START = """
+import sys
+from types import SimpleNamespace
+from sluice.launch.launcher import LocalProcess
+
+said = SimpleNamespace(argv=lambda: ["/bin/sh", "-c", sys.argv[1]], env={})
+sys.exit(LocalProcess.start(said))
+"""
+_WARNING = "WARNING: Using incubator modules: jdk.incubator.vector"
+_OTHER = "Warning: Java versions > Java 11 can only operate in restricted mode"
+
+
+def _started(script: str) -> Any:
+    return subprocess.Popen([sys.executable, "-c", _START, script], stderr=subprocess.PIPE)
+
+
+def test_application_log_is_whole_without_a_needless_warning() -> None:
+    script = f"echo '{_WARNING}' >&2; echo '{_OTHER}'; echo first; "
+    script += f"printf '\\377 no text\\n' >&2; echo 'the {_WARNING}'; exit 3"
+    child = _started(script)
+    _, log = child.communicate()
+    assert child.returncode == 3
+    assert log.splitlines() == [b"first", b"\xff no text", f"the {_WARNING}".encode()]
+
+
+def test_application_log_has_the_last_lines_after_ctrl_c() -> None:
+    """Only Sluice's own lines; threads of a JVM end with a trace."""
+    trap = "echo Exception in thread; echo 12:00:00 sluice: last words; echo at java.lang; exit 1"
+    child = _started(f"trap '{trap}' TERM; echo ready; while :; do sleep 0.1; done")
+    assert child.stderr.readline() == b"ready\n"
+    child.send_signal(signal.SIGINT)
+    _, log = child.communicate()
+    assert child.returncode == 128 + signal.SIGINT
+    assert log == b"12:00:00 sluice: last words\n"
+
+
+def test_application_ends_by_ctrl_c_during_its_start(tmp_path: Path) -> None:
+    ended = tmp_path / "ended"
+    early = """
+import os, signal, subprocess, sluice.launch.launcher as launcher
+
+class Early(subprocess.Popen):
+    def __init__(self, argv, **more):
+        super().__init__(argv, **more)
+        if argv[0] == "/bin/sh":
+            os.read(go, 1)
+            os.kill(os.getpid(), signal.SIGINT)
+
+go, ready = os.pipe()
+os.set_inheritable(ready, True)
+launcher.subprocess.Popen = Early
+"""
+    early = early.replace("super().__init__(argv, **more)", "super().__init__(argv, pass_fds=(ready,), **more)")
+    script = f"trap 'touch {ended}; exit 1' TERM; echo >&$READY; while :; do sleep 0.1; done"
+    argv = [sys.executable, "-c", early + "os.environ['READY'] = str(ready)\n" + _START, script]
+    child = subprocess.run(argv, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert child.returncode == 128 + signal.SIGINT
+    assert ended.exists()
+
+
+def test_application_outlives_its_launcher(tmp_path: Path) -> None:
+    go = tmp_path / "go"
+    child = _started(f"echo ready; until [ -e {go} ]; do sleep 0.05; done; echo more")
+    assert child.stderr.readline() == b"ready\n"
+    child.kill()
+    child.wait()
+    go.touch()
+    assert child.stderr.read() == b"more\n"
+
+
+def test_application_log_is_silent_about_classes_that_spark_has() -> None:
+    """A class that Spark has moved would be logged again."""
+    settings = Path(shipped("include/spark-log4j2.properties")).read_text()
+    names = set(re.findall(r"^logger\.\w+\.name = (org\.apache\.spark\.(?!sql\.kafka010)\S+)$", settings, re.MULTILINE))
+    assert len(names) > 3
+    wanted = {f"{name.replace('.', '/')}{end}" for name in names for end in (".class", "$.class")}
+    found = set[str]()
+    for jar in (Path(pyspark.__file__).parent / "jars").glob("spark-*.jar"):
+        with ZipFile(jar) as file:
+            found |= wanted & set(file.namelist())
+    assert {re.sub(r"\$?\.class$", "", name).replace("/", ".") for name in found} == names
