@@ -158,9 +158,7 @@ def test_state_is_torn_until_each_share_has_a_newer_snapshot(tmp_path: Path, not
 
 
 @pytest.mark.parametrize("committed", [0, 1])
-def test_mend_removes_an_empty_description_of_the_state_until_a_batch_is_committed(
-    tmp_path: Path, committed: int
-) -> None:
+def test_mend_removes_an_empty_description_of_state_until_a_batch_is_committed(tmp_path: Path, committed: int) -> None:
     checkpoint = held_up_to(tmp_path, 1, committed)
     texts = {"_metadata/metadata": "", "0/_metadata/schema": "", "1/_metadata/schema": "v2"}
     for name, text in texts.items():
@@ -185,9 +183,7 @@ def test_mend_leaves_a_whole_checkpoint_and_removes_leftovers_of_its_first_plan(
     assert [f.name for f in (tmp_path / "fresh" / "offsets").iterdir()] == ["kept"]
 
 
-def test_sync_writes_the_files_that_a_batch_rests_on_to_the_disk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sync_writes_files_that_a_batch_rests_on_to_the_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = tmp_path / "checkpoints/p/epoch-1"
     checkpoint = held_up_to(root, 12, 11, state=12)
     for name in ("state/0/_metadata/metadata", "state/0/0/SSTs/7-a.sst"):

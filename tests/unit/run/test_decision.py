@@ -166,9 +166,7 @@ def test_batch_left_out_by_a_dead_driver_before_it_was_accepted_is_lost(gated: P
 
 
 @pytest.mark.parametrize("decide", [accept, give_up])
-def test_decision_by_the_name_of_an_earlier_run_is_one_on_the_newest(
-    gated: Place, decide: Callable[..., object]
-) -> None:
+def test_decision_by_the_name_of_an_earlier_run_is_on_the_newest(gated: Place, decide: Callable[..., object]) -> None:
     gated.let_wait("b", "e")
     assert not gated.ledger.is_decided("p", "b")
     decide(gated.ledger, "p", "a", reason="x")

@@ -77,9 +77,7 @@ def test_pipeline_refuses_commands_that_it_cannot_carry_out(base: str, changes: 
         ("window: $window", "latest", False, "--from"),
     ],
 )
-def test_reset_refuses_options_that_exclude_each_other(
-    changes: str, begin: str | None, truncate: bool, named: str
-) -> None:
+def test_reset_refuses_contradictory_options(changes: str, begin: str | None, truncate: bool, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
         resetting.possible(modelled(changes), begin, truncate=truncate, rebuild="window" in changes)
     assert named in caught.value.what

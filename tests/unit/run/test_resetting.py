@@ -59,9 +59,7 @@ def test_reset_goes_on_at_the_position() -> None:
         (None, {}, 11, 11),  # the source no longer has the one before
     ],
 )
-def test_reset_to_a_later_start_opens_the_offsets_before_it(
-    begin: str | None, at: dict[Any, Any], first: int, zero: int
-) -> None:
+def test_reset_to_a_later_start_opens_offsets(begin: str | None, at: dict[Any, Any], first: int, zero: int) -> None:
     found = planned([there((first, 12), (0, 8))], begin=begin, at=at)
     assert (found.positions, found.skipped) == ({"t": {0: zero, 1: 8}}, (span(10, zero),))
 
@@ -151,9 +149,7 @@ def windows(output: str | None) -> Window | None:
         (("window", {"gap": 1.0}), 5000, 6000, True),
     ],
 )
-def test_reset_takes_windows_for_open_if_no_row_has_them_yet(
-    definition: Any, latest: int | None, closed_to: int, found: bool
-) -> None:
+def test_reset_finds_windows_that_are_open(definition: Any, latest: int | None, closed_to: int, found: bool) -> None:
     assert still_open(definition, latest, closed_to) is found
 
 

@@ -31,9 +31,7 @@ HOUR = 3_600_000
         ([(0, 100, 99 * HOUR), (0, 99, 5), (1, 90, 99 * HOUR - 5)], (1, 90)),
     ],
 )
-def test_slowest_partition_holds_the_watermark(
-    batches: Sequence[tuple[int, int, int]], found: tuple[int, int] | None
-) -> None:
+def test_slowest_partition_is_found(batches: Sequence[tuple[int, int, int]], found: tuple[int, int] | None) -> None:
     times = [PartitionTime("t", partition, latest, at) for partition, latest, at in batches]
     got = slowest(times, timedelta(hours=1))
     assert (None if got is None else (got.partition, got.latest)) == found

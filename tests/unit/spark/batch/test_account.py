@@ -41,9 +41,7 @@ def tally(rows: int, offsets: int | None = None, first: int = 10, last: int = 19
         (0, 0, None, Counts(absent=10)),
     ],
 )
-def test_account_splits_a_range_by_records_read_refused_and_written(
-    rows: Rows, read: int, bad: int, out: Tally | None, counts: Counts
-) -> None:
+def test_account_splits_a_range_by_counts(rows: Rows, read: int, bad: int, out: Tally | None, counts: Counts) -> None:
     assert split(rows, read, bad, out) == counts
 
 

@@ -176,9 +176,7 @@ def test_classify_believes_the_broker_rather_than_the_message(text: str) -> None
         (Py4JNetworkError("is empty"), EngineError),
     ],
 )
-def test_classify_does_not_ask_the_broker_about_a_checkpoint_or_a_jvm_that_is_gone(
-    error: Exception, kind: type[SluiceError]
-) -> None:
+def test_classify_asks_no_broker_about_a_checkpoint_or_a_dead_jvm(error: Exception, kind: type[SluiceError]) -> None:
     assert type(classify(error, unasked)) is kind
 
 

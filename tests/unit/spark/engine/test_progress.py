@@ -87,9 +87,7 @@ def test_stopwatch_adds_up_phases_also_when_they_fail(monkeypatch: pytest.Monkey
     assert str(watch) == "process 1.00, read 3.50, commit 0.25"
 
 
-def test_log_leaves_out_the_stack_of_each_failed_query(
-    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_log_has_no_stack_of_a_failed_query(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     context = mock.Mock()
     context.contextType.return_value.name = "SQL"
     monkeypatch.setattr(logger, "handlers", [])

@@ -37,9 +37,7 @@ def result(*, success: bool, severity: str = "critical", exception: str | None =
         ((result(success=True),), "boom", "error"),
     ],
 )
-def test_judgement_has_the_verdict_of_its_results(
-    results: tuple[ExpectationResult, ...], error: str | None, verdict: str
-) -> None:
+def test_judgement_follows_its_results(results: tuple[ExpectationResult, ...], error: str | None, verdict: str) -> None:
     judgement = Judgement("s", 1, results, error=error)
     assert judgement.verdict == verdict
     assert judgement.as_dict()["success"] is (verdict in ("passed", "warned"))

@@ -162,9 +162,7 @@ def test_firing_and_holding_plan_nothing_before_the_first_batch(tmp_path: Path) 
     assert found.checkpoint.open_batch() is None
 
 
-def test_held_watermark_of_a_run_without_records_moves_once_to_that_of_the_slowest_partition(
-    resting: Any, tmp_path: Path
-) -> None:
+def test_held_watermark_without_records_moves_once_to_the_slowest_partition(resting: Any, tmp_path: Path) -> None:
     plan_held(LEASE, resting, 4_000)
     assert resting.checkpoint.open_batch() is None, "it is there already"
     plan_held(LEASE, resting, 5_000)

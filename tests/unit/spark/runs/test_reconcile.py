@@ -259,7 +259,7 @@ def test_reconcile_refuses_a_sink_that_is_ahead_of_the_log(tmp_path: Path) -> No
         (Counts(filtered=5, quarantined=1), 0, 0, 0),  # it came too late before, and is refused now
     ],
 )
-def test_interval_of_windows_replaces_counts_without_falling_below_zero(
+def test_interval_of_windows_replaces_counts_down_to_zero(
     counts: Counts, moved: int, standing: int, taken: int
 ) -> None:
     account, key = RangeAccount(span(0, 6), counts), ("t", 0)

@@ -91,9 +91,7 @@ def test_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(place:
 @pytest.mark.parametrize(
     ("run", "verdict", "kept"), [("a", "failed", "failed"), ("dead", "passed", "passed"), ("b", "empty", None)]
 )
-def test_run_that_never_began_leaves_the_verdict_of_the_attempt_before(
-    place: Place, run: str, verdict: str, kept: str | None
-) -> None:
+def test_run_that_never_began_leaves_the_former_verdict(place: Place, run: str, verdict: str, kept: str | None) -> None:
     """It may hold the pipeline; and without it, the next run would answer for the rows."""
     place.commit(run, *([split(0, 5)] if run == "a" else []))
     if run == "dead":

@@ -90,9 +90,7 @@ def test_queue_connection_that_the_server_closed_meanwhile_is_renewed(made: list
     assert [queue.closed for queue in made] == [True, False]
 
 
-def test_queue_connection_that_fails_halfway_or_when_it_is_new_is_an_error_and_not_kept(
-    made: list[Queue], source: QueueInput
-) -> None:
+def test_queue_connection_that_fails_halfway_or_when_new_is_an_error(made: list[Queue], source: QueueInput) -> None:
     read(source)
     made[0].fails_behind = 1
     with pytest.raises(UnreadableError, match="the line is dead"):

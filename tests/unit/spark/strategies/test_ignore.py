@@ -31,7 +31,7 @@ ODD = RuntimeError("Caused by: java.lang.NullPointerException")
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_strategy_of_a_recovery_name_lets_the_source_diagnose_a_failure_unless_it_ignores_it(
+def test_strategy_of_a_name_lets_the_source_diagnose_a_failure_unless_it_ignores_it(
     recovery: Recovery,
 ) -> None:
     strategy = STRATEGIES[recovery]
@@ -162,9 +162,7 @@ def test_narrow_loses_only_offsets_that_failed_when_they_were_tried_alone(seed: 
     [(1, 100_000, 1), (2, 100_000, 1), (7, 100_000, 1), (500, 100_000, 1),
      (1, 4096, 2), (1, 4096, 3), (1, 4096, 5), (1, 4096, 8), (1, 4096, 20)],
 )  # fmt: skip
-def test_narrow_makes_about_log2_of_the_batch_trials_for_each_failing_record(
-    partitions: int, total: int, poisons: int
-) -> None:
+def test_narrow_makes_about_log2_of_the_batch_trials_for_each_poison(partitions: int, total: int, poisons: int) -> None:
     size = total // partitions
     ranges = [OffsetRange("t", p, 10, 10 + size) for p in range(partitions)]
     most = math.log2(total) + 4 if poisons == 1 else 1.6 * poisons * (math.log2(total / poisons) + 2) + 10

@@ -86,9 +86,7 @@ def test_delta_table_of_a_user_with_partitions_keeps_its_description_when_column
     assert metadata.configuration["delta.logRetentionDuration"] == "interval 90 days"
 
 
-def test_delta_commits_that_add_the_same_column_at_once_both_get_in(
-    tmp_path: Path, before_commits: Callable[..., None]
-) -> None:
+def test_delta_commits_that_add_one_column_both_get_in(tmp_path: Path, before_commits: Callable[..., None]) -> None:
     put(sink(tmp_path), 0)
     before_commits(lambda: put(evolving(tmp_path, "p:1:other"), 0, taxed(50, 60)))
     table = evolving(tmp_path)

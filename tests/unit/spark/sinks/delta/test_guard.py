@@ -111,9 +111,7 @@ def test_delta_restore_between_two_batches_of_a_run_is_refused_by_the_second(tmp
         pytest.param(False, ["p:redriven"], id="before-a-writer-that-examines-nothing"),
     ],
 )
-def test_delta_delete_of_a_user_is_a_warning_of_the_next_run(
-    tmp_path: Path, examined: bool, writers: list[str]
-) -> None:
+def test_delta_delete_by_users_is_a_warning_of_the_next_run(tmp_path: Path, examined: bool, writers: list[str]) -> None:
     table = sink(tmp_path)
     put(table, 0)
     if examined:

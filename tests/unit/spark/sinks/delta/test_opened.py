@@ -51,9 +51,7 @@ def names(table: DeltaTable) -> list[str]:
     return sorted(files_of(table).column("path").to_pylist())
 
 
-def test_open_delta_table_is_read_once_and_the_same_as_one_that_is_opened_now(
-    tmp_path: Path, counted: mock.Mock
-) -> None:
+def test_open_delta_table_is_read_once_and_the_same_as_one_opened_now(tmp_path: Path, counted: mock.Mock) -> None:
     """Others add, remove, change properties, write checkpoints and clean up in between."""
     chance = random.Random(3)
     path, tables = make(tmp_path / "t", **{"delta.checkpointInterval": "7"}), OpenTables()
@@ -111,9 +109,7 @@ def test_open_delta_table_is_lent_to_one_thread_at_a_time(tmp_path: Path) -> Non
     assert twice == []
 
 
-def test_open_delta_table_that_is_gone_replaced_or_rolled_back_is_opened_again(
-    tmp_path: Path, counted: mock.Mock
-) -> None:
+def test_open_delta_table_that_is_gone_replaced_or_restored_is_opened_again(tmp_path: Path, counted: mock.Mock) -> None:
     path, tables = make(tmp_path / "t"), OpenTables()
     for name in ("one", "two"):
         add(tables.look(path), name)

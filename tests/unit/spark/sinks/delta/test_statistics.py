@@ -85,9 +85,7 @@ def test_delta_log_shows_metadata_columns_behind_any_number_of_others(tmp_path: 
          "list-of-structs"],
 )  # fmt: skip
 @pytest.mark.parametrize("users", [0, 29, 40])
-def test_delta_log_shows_metadata_columns_behind_nested_and_awkward_ones(
-    tmp_path: Path, more: dict[str, Any], users: int
-) -> None:
+def test_delta_log_shows_metadata_columns_behind_awkward_ones(tmp_path: Path, more: dict[str, Any], users: int) -> None:
     schema = schema_of(users, **more)
     table = made(tmp_path / "t", schema, settings_for(schema, [], {}))
     assert hidden(table) == []

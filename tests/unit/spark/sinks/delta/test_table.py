@@ -31,9 +31,7 @@ def test_delta_commits_no_staged_file_that_was_cut_off(tmp_path: Path) -> None:
     assert table.version() == 0
 
 
-def test_delta_writes_rows_that_stay_again_after_a_vacuum_removed_their_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delta_writes_rows_again_that_a_vacuum_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     table = sink(tmp_path)
     put(table, 0)
     kept = Slice.keep

@@ -120,9 +120,7 @@ def test_delta_upsert_deletes_by_tombstones_and_takes_keys_again(tmp_path: Path)
     assert sink.version() == 10
 
 
-def test_delta_upsert_looks_again_at_rows_that_others_commit_meanwhile(
-    tmp_path: Path, before_commits: Callable[..., None]
-) -> None:
+def test_delta_upsert_looks_again_when_others_commit(tmp_path: Path, before_commits: Callable[..., None]) -> None:
     sink = table(tmp_path)
     write(sink, [row(key, key) for key in range(8)], 0)
     write(sink, [row(key, 10 + key) for key in range(4)], 1)
@@ -188,9 +186,7 @@ def test_delta_upsert_refuses_a_row_without_a_key_and_names_the_rule(tmp_path: P
     ],
     ids=str,
 )
-def test_delta_upsert_compares_keys_of_any_type_whoever_wrote_the_file(
-    tmp_path: Path, kind: pa.DataType, values: list[Any]
-) -> None:
+def test_delta_upsert_compares_keys_of_any_type_and_file(tmp_path: Path, kind: pa.DataType, values: list[Any]) -> None:
     sink, arrow = table(tmp_path, key=["k"]), pa.schema([("k", kind), *ARROW])
     schema = from_arrow_schema(arrow)
     sink.check(schema)
@@ -226,9 +222,7 @@ def test_delta_upsert_compares_keys_of_any_type_whoever_wrote_the_file(
         ({"key": ["id"]}, SCHEMA, r"mode: upsert by .*id"),
     ],
 )
-def test_delta_upsert_refuses_another_key_than_the_tables(
-    tmp_path: Path, keys: dict[str, Any], schema: T.StructType, says: str
-) -> None:
+def test_delta_upsert_refuses_other_keys(tmp_path: Path, keys: dict[str, Any], schema: T.StructType, says: str) -> None:
     write(table(tmp_path), [row(1, 1)], 0)
     table(tmp_path).check(DELETING)
     with pytest.raises(ConfigError, match=says):
@@ -246,9 +240,7 @@ def test_delta_upsert_takes_a_table_of_appended_rows_only_when_it_is_empty(tmp_p
 
 
 @pytest.mark.parametrize(("sequence", "offset"), [(None, 90), ("new", 5)])
-def test_delta_upsert_adds_columns_and_ranks_rows_without_them_lowest(
-    tmp_path: Path, sequence: str | None, offset: int
-) -> None:
+def test_delta_upsert_adds_columns_and_ranks_null_lowest(tmp_path: Path, sequence: str | None, offset: int) -> None:
     """The file may order by a column that earlier rows do not have: their files lack it."""
     write(table(tmp_path), [row(1, 50), row(2, 60), row(3, 70)], 0)
     sink = table(tmp_path, sequence=sequence, evolve="add")
@@ -260,9 +252,7 @@ def test_delta_upsert_adds_columns_and_ranks_rows_without_them_lowest(
     assert sink.evolved(1) == [{"column": "new", "type": "bigint"}]
 
 
-def test_delta_upsert_merges_with_rows_that_others_put_into_a_new_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_delta_upsert_merges_with_others_in_a_new_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = DeltaSink._made
 
     def created(self: DeltaSink, schema: T.StructType) -> Any:

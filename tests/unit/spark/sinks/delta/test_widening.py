@@ -132,9 +132,7 @@ def test_delta_batch_widens_the_columns_of_all_files_once(tmp_path: Path) -> Non
     assert table.examine() == [], "both commits are the pipeline's own"
 
 
-def test_delta_batch_that_died_while_it_widened_is_committed_by_the_next_attempt(
-    tmp_path: Path, dies: Callable[..., None]
-) -> None:
+def test_delta_batch_that_died_in_a_widening_is_committed_later(tmp_path: Path, dies: Callable[..., None]) -> None:
     put(widening(tmp_path), 0)
     made = staged(tmp_path, 1, 10, 20, WIDE)
     for point in ("columns-rewritten", "columns-widened"):
@@ -154,9 +152,7 @@ def test_delta_batch_that_died_while_it_widened_is_committed_by_the_next_attempt
 
 
 @pytest.mark.parametrize("others", ["append", "delete"])
-def test_delta_widens_files_that_others_commit_meanwhile(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str
-) -> None:
+def test_delta_widens_files_committed_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str) -> None:
     table = widening(tmp_path)
     put(table, 0)
     done: list[str] = []
@@ -223,9 +219,7 @@ def test_delta_upsert_widens_its_key(tmp_path: Path) -> None:
         ({"partition_by": ["n"]}, "n is a partition column", "cast n in the transform"),
     ],
 )
-def test_delta_table_that_may_not_be_widened_is_refused(
-    tmp_path: Path, keys: dict[str, Any], says: str, way_out: str
-) -> None:
+def test_delta_refuses_to_widen_a_table(tmp_path: Path, keys: dict[str, Any], says: str, way_out: str) -> None:
     table = widening(tmp_path, **keys)
     if "partition_by" in keys:
         table.commit(NOTHING, NARROW_COLUMNS, 0, {"run": "r"})
@@ -283,9 +277,7 @@ def test_delta_keeps_partition_values_when_it_widens(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("nth", [0, 1])
-def test_delta_removes_files_of_a_widening_that_found_the_disk_full(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int
-) -> None:
+def test_delta_widening_cleans_up_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
     for batch in (0, 1):
         put(widening(tmp_path), batch)
     made = staged(tmp_path, 2, 20, 30, WIDE)

@@ -102,9 +102,7 @@ def put(root: Path, batch: int, *rows: tuple[Any, ...], schema: pa.Schema = SCHE
 
 @pytest.mark.parametrize("schema", [SCHEMA, VIEWS], ids=["plain", "views"])
 @pytest.mark.parametrize("keys", [("start", "k", "v", "m"), ("start",)])
-def test_keyed_rows_leave_and_those_with_other_keys_stay(
-    tmp_path: Path, keys: tuple[str, ...], schema: pa.Schema
-) -> None:
+def test_keyed_rows_leave_and_rows_of_other_keys_stay(tmp_path: Path, keys: tuple[str, ...], schema: pa.Schema) -> None:
     one = Decimal("1.00")
     staged = put(tmp_path, 1, (NOON, None, math.nan, one, 9), (NOON, "a", 0.5, None, 9))
     table = [

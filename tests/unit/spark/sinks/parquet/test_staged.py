@@ -71,9 +71,7 @@ NUMBERS = np.arange(COUNT, dtype=np.int64)
     [[NUMBERS[: COUNT // 2], NUMBERS[COUNT // 2 :]], [NUMBERS[::2], NUMBERS[1::2]], [NUMBERS[::-1]]],
     ids=["one-behind-the-other", "in-turn", "backwards"],
 )
-def test_staged_files_are_read_back_in_memory_that_does_not_grow_with_the_rows(
-    tmp_path: Path, files: list[np.ndarray]
-) -> None:
+def test_staged_files_are_read_back_in_memory_that_does_not_grow(tmp_path: Path, files: list[np.ndarray]) -> None:
     tables = []
     for offsets in files:
         zeros = np.zeros(len(offsets), dtype=np.int32)
