@@ -1,7 +1,8 @@
-"""Keys below ``decode``: columns, formats that are chosen for each record, XML, and types of DDL schemas."""
+"""Keys below ``decode``, formats that are chosen for each record, and why a record was refused, in words."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,9 @@ from tests.fixtures.golden import Golden
 from tests.fixtures.specs import write
 
 from sluice.decoders.chosen import ByHeader, ByTopic
+from sluice.decoders.config import CsvDecode, JsonDecode
 from sluice.decoders.ddl import types_of
+from sluice.decoders.explain import Explainer, explained
 from sluice.decoders.xml import XmlDecode
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
@@ -25,16 +28,16 @@ def refused(config: dict[str, Any]) -> str:
     return str(caught.value)
 
 
-def test_rescued_column_has_a_name_of_its_own() -> None:
+def test_decode_rescues_into_a_column_with_a_name_of_its_own() -> None:
     assert Decode(json={"schema": "id BIGINT", "rescue": True}).rescues
     assert not Decode(json={"schema": "id BIGINT, _rescued STRING"}).rescues
     assert "the column _rescued is declared already" in refused({"schema": "id BIGINT, _Rescued INT", "rescue": True})
     assert "the column _rescued is declared already" in refused({"key": "_rescued", "rescue": True})
 
 
-def test_header_columns_have_names_of_their_own() -> None:
-    found = Decode(json={"schema": "id BIGINT", "key": "k", "headers": {"a": "x", "b": "x", "c": ""}})
-    assert found.headers == {"a": "x", "b": "x", "c": ""}
+def test_decode_headers_are_columns_with_names_of_their_own() -> None:
+    headers = {"a": "x", "b": "x", "c": ""}
+    assert Decode(json={"schema": "id BIGINT", "key": "k", "headers": headers}).headers == headers
     assert Decode(bytes={}).headers == {}
     for headers, why in (
         ({"ID": "x"}, "headers: the column 'ID' is declared already"),
@@ -67,9 +70,8 @@ def test_header_columns_have_names_of_their_own() -> None:
     ],
 )
 def test_xml_schema_that_xml_cannot_have_is_refused(schema: str, keys: dict[str, str], named: str) -> None:
-    with pytest.raises(ValidationError) as refused:
+    with pytest.raises(ValidationError, match=re.escape(named)):
         XmlDecode(schema=schema, **keys)
-    assert named in str(refused.value)
 
 
 def test_xml_attributes_are_known_by_their_prefix() -> None:
@@ -78,7 +80,7 @@ def test_xml_attributes_are_known_by_their_prefix() -> None:
     assert not XmlDecode(schema="_VALUE INT").is_attribute("_VALUE")
 
 
-def test_types_of_a_ddl_schema_are_written_alike() -> None:
+def test_ddl_types_are_written_alike() -> None:
     declared = (
         "a INT NOT NULL, b VARCHAR(3), c DECIMAL, d DECIMAL(5), e ARRAY<STRUCT<`x y`: TINYINT NOT NULL, z: CHAR(2)>>, "
         "f MAP<STRING, LONG>, g TIMESTAMP_NTZ, h TIMESTAMP, i BYTE, j VARIANT"
@@ -97,8 +99,8 @@ AVRO = {"avro": {"schema": "i INT"}}
 KAFKA = {"kafka": {"topics": ["a", "b"]}}
 
 
-def loaded(folder: Path, decode: dict[str, Any], source: dict[str, Any] = KAFKA) -> Pipeline:
-    spec = {"pipeline": "p", "source": source, "decode": decode, "sink": {"delta": {"path": "t"}}}
+def loaded(folder: Path, decode: dict[str, Any], source: dict[str, Any] = KAFKA, **sink: Any) -> Pipeline:
+    spec = {"pipeline": "p", "source": source, "decode": decode, "sink": {"delta": {"path": "t", **sink}}}
     return load(write(folder, yaml.safe_dump(spec, sort_keys=False)))
 
 
@@ -106,7 +108,7 @@ def by_header(**formats: Any) -> dict[str, Any]:
     return {"by_header": {"name": "v", "formats": formats}}
 
 
-def test_exact_entry_wins_then_the_first_pattern_then_the_default() -> None:
+def test_chosen_format_is_the_exact_entry_then_the_first_pattern_then_the_default() -> None:
     formats = {"*+json": JSON, "a*": CSV, "application/x+json": CSV, "a.b": JSON}
     plain, other = (ByHeader(name="h", formats=formats, **own) for own in ({}, {"default": CSV}))
     asked = ["application/x+json", "application/y+json", "a\nb+json", "ab", "a.b", "xab", "", None]
@@ -115,7 +117,7 @@ def test_exact_entry_wins_then_the_first_pattern_then_the_default() -> None:
     assert [name for name, _ in other.entries][-2:] == ["formats.a.b", "default"]
 
 
-def test_last_of_several_headers_counts() -> None:
+def test_chosen_format_is_by_the_last_of_several_headers() -> None:
     spec = ByHeader(name="h", formats={"*": JSON})
     for headers, value in [
         (None, None),
@@ -147,29 +149,21 @@ REFUSED: dict[str, dict[str, Any]] = {
     "topic without entry": {"by_topic": {"formats": {"a": JSON}}},
     "entry without topic": {"by_topic": {"formats": {"*": JSON, "c": CSV}}},
     "two decoders": {"by_topic": {"formats": {"*": JSON}}, **JSON},
+    "rows without topics": {"by_topic": {"formats": {"*": JSON}}},
+    "files without headers": by_header(**{"*": JSON}),
+}
+
+
+SOURCES: dict[str, dict[str, Any]] = {
+    "rows without topics": {"rate": {"rows_per_second": 1}},
+    "files without headers": {"file": {"path": "in", "format": "csv"}},
 }
 
 
 @pytest.mark.parametrize("what", REFUSED)
 def test_chosen_formats_that_do_not_fit_are_refused(tmp_path: Path, golden: Golden, what: str) -> None:
     with pytest.raises(ConfigError) as refused:
-        loaded(tmp_path, REFUSED[what])
-    golden("check", refused.value)
-
-
-@pytest.mark.parametrize(
-    ("key", "source"),
-    [
-        ("by_topic", {"rate": {"rows_per_second": 1}}),
-        ("by_header", {"file": {"path": "in", "format": "csv"}}),
-    ],
-)
-def test_source_without_topics_or_headers_has_no_chosen_formats(
-    tmp_path: Path, golden: Golden, key: str, source: dict[str, Any]
-) -> None:
-    decode = {key: {"formats": {"*": JSON}, **({"name": "v"} if key == "by_header" else {})}}
-    with pytest.raises(ConfigError) as refused:
-        loaded(tmp_path, decode, source)
+        loaded(tmp_path, REFUSED[what], SOURCES.get(what, KAFKA))
     golden("check", refused.value)
 
 
@@ -189,23 +183,140 @@ def test_chosen_formats_that_fit_are_loaded(tmp_path: Path) -> None:
 
 
 def test_chosen_formats_delete_rows_by_one_key(tmp_path: Path) -> None:
-    def spec(other: dict[str, Any]) -> Pipeline:
-        deletes = {"json": {"schema": "s STRING", "key": "id", "tombstone": "delete"}}
-        sink = {"delta": {"path": "t", "mode": "upsert", "key": ["id"]}}
-        decode = by_header(a=deletes, b={"json": other})
-        text = {"pipeline": "p", "source": KAFKA, "decode": decode, "sink": sink}
-        return load(write(tmp_path, yaml.safe_dump(text)))
+    deletes, upsert = {"schema": "s STRING", "key": "id", "tombstone": "delete"}, {"mode": "upsert", "key": ["id"]}
 
-    assert spec({"schema": "s STRING", "key": "id", "tombstone": "delete"}).decode.deletes
-    for other in ({"schema": "s STRING", "key": "id"}, {"schema": "id STRING", "key": "s", "tombstone": "delete"}):
+    def spec(other: dict[str, Any]) -> Pipeline:
+        return loaded(tmp_path, by_header(a={"json": deletes}, b={"json": other}), **upsert)
+
+    assert spec(deletes).decode.deletes
+    for other in ({"schema": "s STRING", "key": "id"}, deletes | {"schema": "id STRING", "key": "s"}):
         with pytest.raises(ConfigError, match="key"):
             spec(other)
 
 
-def test_digest_has_the_order_of_patterns_and_the_formats(tmp_path: Path) -> None:
+def test_chosen_formats_have_a_digest_of_the_formats_and_the_order_of_patterns(tmp_path: Path) -> None:
     def making(**formats: Any) -> str:
         return loaded(tmp_path, by_header(**formats)).making
 
     assert making(a=JSON, b=CSV) == making(b=CSV, a=JSON)
     assert len({making(a=JSON), making(b=JSON), making(a=CSV), making(**{"a*": JSON, "*b": CSV}),
                 making(**{"*b": CSV, "a*": JSON})}) == 5  # fmt: skip
+
+
+OF_JSON = Explainer.of("json", JsonDecode(schema="id INT"))
+OF_CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "column", "detail"),
+    [
+        (None, "null_value", None, None),
+        (b"\xff", "utf8", None, "byte 0xff at 0 is not UTF-8"),
+        (b"ab\xc3", "utf8", "key", "byte 0xc3 at 2 is not UTF-8"),
+        (b"", "json", None, "no text"),
+        (b'{"id": ', "json", None, "it ends after 7 characters, in or after 'id': {\"id\": "),
+        (b'{"a": 1 "', "json", None, "Expecting ',' delimiter at character 8, in or after 'a': {\"a\": 1 \""),
+        (b'{"z": NaN}', "json", None, "NaN is not JSON"),
+        (b'{"a": 1} {"a": 2}', "json", None, "text follows at character 8: {\"a\": 1} {\"a\": 2}"),
+        (b"[1]", "json", None, "it is an array, not an object: [1]"),
+        (b'{"a":' * 5000, "json", None, "it has objects in objects, too deep to be read"),
+        (b'{"s":"\\ud83d"}', "surrogate", None, "\\ud83d at character 6"),
+        (b'{"id": "x"}', "type", "id", '"x"'),
+        (b'{"id": 12345678901234567890123}', "digits", "id", "12345678901234567890123"),
+        (b'{"x": 1}', "not_null", "id", "is missing"),
+        (b'{"id": "%s"}' % (b"x" * 300), "type", "id", '"' + "x" * 199 + "… (302 characters)"),
+        (b'{"id": 7}', "small", "id", "7"),
+    ],
+)  # fmt: skip
+def test_detail_of_a_refused_json_record(
+    value: bytes | None, rule: str, column: str | None, detail: str | None
+) -> None:
+    assert OF_JSON.detail(value, rule, column) == detail
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "column", "detail"),
+    [
+        (b"1,2", "fields", None, "2 fields, and the schema has 3 columns"),
+        (b'1,"x,2', "csv", None, 'a quote is not closed: 1,"x,2'),
+        (b"1,a\nb,2", "csv", None, "a line break outside of quotes: 1,a\nb,2"),
+        (b'1,"a\n""b""",1.5x\r\n', "type", "c", "1.5x"),
+        (b"", "empty", None, None),
+    ],
+)
+def test_detail_of_a_refused_csv_record(value: bytes, rule: str, column: str | None, detail: str | None) -> None:
+    assert OF_CSV.detail(value, rule, column) == detail
+
+
+NESTED = Explainer.of(
+    "json",
+    JsonDecode(
+        schema="id STRING, p STRUCT<sig: BIGINT, at: TIMESTAMP, d: DECIMAL(5,2), ok: BOOLEAN, raw: BINARY>, "
+        "xs ARRAY<DOUBLE>, m MAP<STRING, STRUCT<t: STRING, n: INT>>, `odd.name` ARRAY<DATE>"
+    ),
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "column", "detail"),
+    [
+        (b'{"p": {"sig": 62.5}}', "type", "p", "p.sig: 62.5 is no BIGINT"),
+        (b'{"p": [1]}', "type", "p", "p: [1] is no STRUCT"),
+        (b'{"p": {"raw": "a?"}}', "type", "p", 'p.raw: "a?" is no BINARY'),
+        (b'{"xs": [1, null, "-118"]}', "type", "xs", 'xs[2]: "-118" is no DOUBLE'),
+        (b'{"m": {"a": {"t": true, "n": 7}, "k.1": {"t": 1.5}}}', "type", "m", "m.k.1.t: 1.5 is no STRING"),
+        (b'{"odd.name": ["2013-01-01", "2013-02-30"]}', "time", "odd.name", 'odd.name[1]: "2013-02-30" is no DATE'),
+        (b'{"p": {"d": 1.005}}', "digits", "p", "p.d: 1.005 is no DECIMAL(5, 2)"),
+        (b'{"xs": [1]}', "type", None, None),
+        (b'\xef\xbb\xbf{"id": "x"}', "json", None, "it begins with a byte order mark"),
+    ],
+)  # fmt: skip
+def test_detail_of_a_nested_json_column_names_the_value(
+    value: bytes, rule: str, column: str | None, detail: str
+) -> None:
+    assert NESTED.detail(value, rule, column) == detail
+
+
+@pytest.mark.parametrize(
+    ("value", "rule", "detail"),
+    [
+        (b"<r><i>1</i>", "xml", "no element found at line 1, character 11: <r><i>1</i>"),
+        (b"<r/><r/>", "xml", "junk after document element at line 1, character 4: <r/><r/>"),
+        (b"", "xml", "no element found at line 1, character 0: "),
+        (b'<!DOCTYPE r [<!ENTITY e "x">]><r>&e;</r>', "xml", "it has a DOCTYPE, which is not read"),
+        (b"<r/>", "xml", None),
+        (b"<q><r/></q>", "root", "its root is 'q'"),
+    ],
+)
+def test_detail_of_a_refused_xml_record(value: bytes, rule: str, detail: str | None) -> None:
+    assert Explainer.of("xml", XmlDecode(schema="i INT")).detail(value, rule, None) == detail
+
+
+def test_detail_is_that_of_the_chosen_format() -> None:
+    formats = {"j": {"json": {"schema": "a INT, b INT"}}, "c": {"csv": {"schema": "b INT, a INT"}}}
+
+    def detail(spec: ByHeader | ByTopic, rule: str, *headers: tuple[str, bytes | None], topic: str = "t") -> str | None:
+        key = "by_header" if isinstance(spec, ByHeader) else "by_topic"
+        return explained(key, spec)(
+            {
+                "value": b'{"a": "x"},7', "_topic": topic, "_errors": [{"rule": rule, "column": "a"}],
+                "headers": [{"key": name, "value": value} for name, value in headers] or None,
+            }
+        )  # fmt: skip
+
+    spec = ByHeader(name="h", formats=formats)
+    assert detail(spec, "type", ("h", b"c")) == "7"
+    assert detail(spec, "json", ("h", b"j")) == 'text follows at character 10: {"a": "x"},7'
+    assert detail(spec, "type", ("h", b"z")) is None, "the file had a format for it when it was refused"
+    assert detail(spec, "format") == "it has no header 'h'"
+    assert detail(spec, "format", ("h", b"c"), ("h", None)) == "its header 'h' has no value"
+    assert detail(spec, "format", ("h", b"\xffz")) == "its header 'h' is 0xff7a, which is not UTF-8"
+    assert detail(spec, "format", ("h", b"z")) == "its header 'h' is 'z'"
+    topics = ByTopic(formats=formats)
+    assert detail(topics, "type", topic="c") == "7"
+    assert detail(topics, "format", topic="x") is None
+
+
+def test_detail_of_a_text_record_is_about_utf8_alone() -> None:
+    assert Explainer("text").detail(b"x", "small", "value") is None
+    assert Explainer("text").detail(b"\xff", "utf8", None) == "byte 0xff at 0 is not UTF-8"

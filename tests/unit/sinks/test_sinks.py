@@ -1,12 +1,16 @@
-"""The manifest of a folder: its files after each commit, with two that commit at once, and with damage."""
+"""Sinks of a topic and of the user, and the manifest of a folder: its files after each commit, and with damage."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.fixtures.pipelines import modelled
 
+from sluice.sinks.foreach import Batch
+from sluice.sinks.kafka import KafkaSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State, files_of
 
 
@@ -73,3 +77,17 @@ def test_manifest_names_missing_and_damaged_commits(tmp_path: Path) -> None:
     first.unlink()
     with pytest.raises(BrokenManifestError, match="commit 0"):
         manifest.state()
+
+
+def test_kafka_sink_has_a_topic_of_commits_and_defaults() -> None:
+    sink = KafkaSink(topic="orders")
+    assert (sink.connection, sink.marks, sink.needs) == ("kafka_default", "orders.sluice-commits", "kafka_default")
+    assert (sink.transaction_timeout, sink.keep) == (timedelta(minutes=10), timedelta(days=1))
+
+
+def test_kafka_sink_of_another_cluster_may_have_the_sources_topic() -> None:
+    assert modelled("sink: {kafka: {topic: t, connection: other}}").sink.key == "kafka"
+
+
+def test_foreach_batch_has_the_same_id_in_each_run() -> None:
+    assert str(Batch("orders", "1", 7, "manual")) == str(Batch("orders", "1", 7, "again")) == "orders:1:7"
