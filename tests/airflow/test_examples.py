@@ -49,7 +49,7 @@ def ended(dag: DAG) -> dict[str, str]:
     return states(dag.test(logical_date=None))
 
 
-def test_each_example_runs(examples: dict[str, DAG]) -> None:
+def test_example_dags_run(examples: dict[str, DAG]) -> None:
     repair = ended(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
     assert repair.pop("redrive") == "skipped", "nothing is lost"
     assert (len(repair), set(repair.values())) == (5, {"success"}), repair
@@ -69,12 +69,12 @@ def test_example_consumer_reads_the_ranges_of_events(examples: dict[str, DAG]) -
     assert consume({asset_of("orders"): events}) == [["orders", 0, 0, 5]]
 
 
-def test_documentation_shows_each_example_as_it_runs() -> None:
+def test_example_of_the_documentation_is_the_code_that_runs() -> None:
     shown = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     assert [name for name, text in parts().items() if not any(text in block for block in shown)] == []
 
 
-def test_each_operator_sensor_and_trigger_has_an_example() -> None:
+def test_example_is_there_for_each_operator_sensor_and_trigger() -> None:
     info, text = get_provider_info(), "\n".join(parts().values())
     modules = [m for kind in ("operators", "sensors", "triggers") for m in info[kind][0]["python-modules"]]
     public = {name: module for module in modules for name in importlib.import_module(module).__all__}

@@ -39,7 +39,7 @@ def positions(source: Source) -> Positions:
     return {s.topic: {p: state.end for p, state in s.partitions.items()} for s in source.snapshot()}
 
 
-def test_each_built_in_source_has_a_case_and_a_row_in_the_documents() -> None:
+def test_source_that_is_built_in_has_a_case_and_a_row_in_the_documents() -> None:
     page = (CHECKOUT / "docs" / "sources-and-sinks.md").read_text()
     assert {case.key for case in CASES} >= BUILT_IN["sources"].keys()
     assert [key for key in BUILT_IN["sources"] if f"\n| `{key}`" not in page] == []

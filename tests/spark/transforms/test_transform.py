@@ -137,13 +137,13 @@ def test_transform_function_that_fails_is_named(
         ("SELECT * FROM source WHERE id = 1 UNION ALL SELECT * FROM source WHERE id = 2", False),
     ],
 )
-def test_plan_shows_whether_a_transform_hands_metadata_through(
+def test_transform_hands_metadata_through_if_its_plan_says_so(
     pipeline: Make, sample: DataFrame, sql: str, through: bool
 ) -> None:
     assert transforms.hands_through(sample, check(pipeline(sql), sample)) is through
 
 
-def test_plan_does_not_show_metadata_through_python(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
+def test_transform_in_python_hands_no_metadata_through(pipeline: Make, sample: DataFrame, tmp_path: Path) -> None:
     (tmp_path / "veiled.py").write_text(
         "def same(df):\n    def through(batches):\n        yield from batches\n"
         "    return df.mapInArrow(through, df.schema)\n"
