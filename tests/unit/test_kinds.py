@@ -56,7 +56,7 @@ def test_source_that_cannot_be_read_again_has_no_intervals() -> None:
     assert "recovery: wal" in str(spec.refusal(spec.recovery.REPLAY))
 
 
-def test_batch_is_not_committed_without_its_quarantine() -> None:
+def test_sink_does_not_commit_a_batch_without_its_quarantine() -> None:
     committed: list[int] = []
 
     def refuse(_: Staged) -> None:

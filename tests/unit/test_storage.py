@@ -15,7 +15,7 @@ from sluice.storage import file_system, make_folder, remove
 
 
 @pytest.mark.parametrize("form", ["{}", "file://{}", "file:{}", "FILE://{}", "local://{}"])
-def test_spellings_of_a_path_are_that_path(form: str, tmp_path: Path) -> None:
+def test_storage_takes_each_spelling_of_a_path(form: str, tmp_path: Path) -> None:
     place = form.format(tmp_path)
     make_folder(f"{place}/a")
     make_folder(f"{tmp_path}/a/b")
@@ -37,14 +37,14 @@ def test_object_store_needs_no_package(url: str, monkeypatch: pytest.MonkeyPatch
     fs.rmdir("lake/table")  # a client that asked would find no server, and one that did it would remove what is there
 
 
-def test_forked_process_has_a_client_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_has_a_client_for_each_forked_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "eu-central-1")
     fs, _ = file_system("s3://lake/x")
     monkeypatch.setattr(os, "getpid", lambda: 1)
     assert file_system("s3://lake/x")[0] is not fs
 
 
-def test_unknown_url_is_refused() -> None:
+def test_storage_refuses_an_unknown_url() -> None:
     with pytest.raises(ConfigError, match="nothing://") as caught:
         file_system("nothing://bucket/table")
     assert "s3a://" in caught.value.next_step
@@ -60,7 +60,7 @@ def test_unknown_url_is_refused() -> None:
         ({"AWS_ENDPOINT": "https://host:9000"}, True),
     ],
 )
-def test_ambiguous_endpoint_of_an_object_store_is_refused(
+def test_object_store_with_an_ambiguous_endpoint_is_refused(
     monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], clear: bool
 ) -> None:
     for name in ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT"):
@@ -75,7 +75,7 @@ def test_ambiguous_endpoint_of_an_object_store_is_refused(
     remove("s3a://lake/x")  # cleaning raises nothing
 
 
-def test_listing_that_fails_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_object_store_that_cannot_be_listed_is_no_empty_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")  # nothing listens there
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
@@ -93,7 +93,9 @@ def test_home_that_is_a_url_is_refused_without_its_password(monkeypatch: pytest.
     assert "hidden" not in str(caught.value)
 
 
-def test_relative_paths_begin_at_the_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_home_and_pipelines_without_a_checkout_begin_at_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(shipped, "CHECKOUT", None)
     monkeypatch.chdir(tmp_path)
     for name in ("SLUICE_HOME", "SLUICE_PIPELINES"):

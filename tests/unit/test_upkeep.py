@@ -166,7 +166,7 @@ def killed(place: Place, rows: int) -> set[str]:
     return set() if committed or process.returncode == 0 else files(place.path) - before
 
 
-def test_killed_compaction_changes_nothing(place: Place) -> None:
+def test_compact_that_is_killed_changes_nothing(place: Place) -> None:
     rows = 160_000
     while not (left := killed(place, rows)):  # on a busy machine it may be done before we look
         rows *= 2

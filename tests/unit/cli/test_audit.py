@@ -10,7 +10,7 @@ from tests.unit.cli.conftest import Sluice
 
 from sluice.audit import audit
 from sluice.cli.reset import _show
-from sluice.errors import ConfigError, ExitCode
+from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Ledger
 from sluice.ledger.resets import told as noted
 from sluice.run.retraction import wanted
@@ -48,16 +48,6 @@ def test_deep_audit_proves_no_tables_with_a_broken_ledger(story: Place, sluice: 
     (unproved,) = report["unproved"]
     assert not report["balanced"]
     golden("audit", unproved)
-
-
-@pytest.mark.parametrize("options", [("misspelt",), ("--windows", "p"), ("--deep", "--windows", "p")], ids=" ".join)
-def test_audit_refuses(story: Place, sluice: Sluice, options: tuple[str, ...]) -> None:
-    """An unknown name must not be found balanced; windows are recomputed of pipelines that have some."""
-    assert sluice("audit", *options).exit_code == ExitCode.CONFIG
-    sluice.recorded("audit")
-
-
-# --- acknowledge -----------------------------------------------------------------------------------------------------
 
 
 def states(ledger: Ledger) -> dict[str, list[tuple[int, int]]]:
@@ -106,15 +96,6 @@ def test_acknowledge_gives_way_to_a_redrive_that_is_recorded_late(place: Place) 
     assert audit(place.ledger, "p").balanced
 
 
-@pytest.mark.parametrize("options", [("--reason", " "), ("--reason", "x", "--of", "nosuch")], ids=["reason", "run"])
-def test_acknowledge_refuses(story: Place, sluice: Sluice, options: tuple[str, ...]) -> None:
-    assert sluice("acknowledge", "p", *options).exit_code == ExitCode.CONFIG
-    sluice.recorded("acknowledge")
-
-
-# --- retract and reset -----------------------------------------------------------------------------------------------
-
-
 def test_retract_takes_a_run_or_ranges() -> None:
     source, run = KafkaSource(topics=["t"]), "cli__2026-11-24T10:00:00.000+00:00"
     assert wanted([run], source) == (run, [])
@@ -122,27 +103,6 @@ def test_retract_takes_a_run_or_ranges() -> None:
     for given, named in ((["t:0:3-1"], "'t:0:3-1'"), (["u:0:1-3"], "'u'"), (["run", "t:0:1-3"], "'run'")):
         with pytest.raises(ConfigError, match=named):
             wanted(given, source)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("retract", "a", "--reason", " "),
-        ("retract", "nosuch", "--reason", "x"),
-        ("retract", "u:0:1-3", "--reason", "x"),
-        ("retract", "t:9:1-3", "--reason", "x"),
-        ("reset", "--reason", " "),
-        ("reset", "--reason", "x", "--from", "yesterday"),
-        ("reset", "--reason", "x", "--truncate"),
-        ("reset", "--reason", "x", "--rebuild-state"),
-    ],
-    ids=" ".join,
-)
-def test_retract_and_reset_refuse_before_spark_starts(story: Place, sluice: Sluice, arguments: tuple[str, ...]) -> None:
-    command, *more = arguments
-    assert sluice(command, str(story.file), *more).exit_code == ExitCode.CONFIG
-    assert not [r for r in story.ledger.runs("p") if r.kind == command]
-    sluice.recorded(command)
 
 
 def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(story: Place, sluice: Sluice) -> None:

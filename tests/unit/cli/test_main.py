@@ -5,13 +5,16 @@ from __future__ import annotations
 import io
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import typer
+from deltalake import write_deltalake
 from rich.console import Console
 from tests.fixtures.books import Place, span
 from tests.fixtures.golden import Golden
@@ -19,6 +22,7 @@ from tests.fixtures.ledgers import attempt
 from tests.fixtures.pipelines import modelled
 from tests.fixtures.specs import run_cli
 from tests.unit.cli.conftest import Sluice
+from tests.unit.delta.test_tables import QUARANTINE, entry
 from typer.testing import CliRunner
 
 import bounded_run
@@ -26,7 +30,7 @@ import redrive
 from sluice.cli import output
 from sluice.cli.main import app
 from sluice.cli.state import _check_batch, _panes, _show_rows, _wanted
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, ExitCode
 from sluice.pipeline.quality import Quality
 from sluice.ranges import Counts
 from sluice.run.checkpoint import Checkpoint
@@ -96,7 +100,48 @@ def test_command_about_an_empty_ledger_names_it(
     assert (done.exit_code, f"sqlite:///{tmp_path}/another/ledger.db" in done.stderr) == (0, True)
 
 
-# --- status and tables -----------------------------------------------------------------------------------------------
+REFUSED = """
+audit misspelt
+audit --windows p
+audit --deep --windows p
+acknowledge p --reason ' '
+acknowledge p --reason x --of nosuch
+retract p a --reason ' '
+retract p nosuch --reason x
+retract p u:0:1-3 --reason x
+retract p t:9:1-3 --reason x
+reset p --reason ' '
+reset p --reason x --from yesterday
+reset p --reason x --truncate
+reset p --reason x --rebuild-state
+quarantine p --since yesterday
+quarantine p --before yesterday
+quarantine p --since 5min
+quarantine p --drop
+quarantine p --reason x
+quarantine p --drop --reason ' '
+quarantine p --drop --reason x --since 1h
+quarantine p --drop --reason x --rule nosuch
+quarantine p --drop --reason x --before 2001-01-01T00:00:00Z --run nosuch
+redrive p --of nosuch
+redrive p --range nosuch:0:1-5
+redrive p --range t:9:1-5
+redrive p --range t:0:20-25
+vacuum p --older-than soon
+"""
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_command_refuses(story: Place, sluice: Sluice, line: str) -> None:
+    """Nothing starts and nothing changes; an unknown name is not reported as balanced."""
+    command, *arguments = shlex.split(line)
+    before = story.ledger.events("p")
+    write_deltalake(f"{story.path}_quarantine", pa.Table.from_pylist([entry(3, "json", b"{")], QUARANTINE))
+    assert sluice(command, *arguments).exit_code == ExitCode.CONFIG
+    sluice.recorded(command)
+    for option in ("--dry-run", "--quarantined") if command == "redrive" else ():
+        assert sluice(command, *arguments, option).exit_code == ExitCode.CONFIG
+    assert story.ledger.events("p") == before
 
 
 def test_status_shows_why_runs_failed(place: Place, sluice: Sluice, golden: Golden) -> None:
@@ -159,9 +204,6 @@ def test_table_without_room_has_a_paragraph_for_each_row(monkeypatch: pytest.Mon
     ]
     part = {"topic": "t" * 30, "partition": 0, "start": 0, "end": 7, "lost": 0}
     assert printed(monkeypatch, [part], list(part), 40, True) == ["t" * 30, "  partition 0 · start 0 · end 7"]
-
-
-# --- state -----------------------------------------------------------------------------------------------------------
 
 
 PANES = {"parts": [["count", "bigint"]]}

@@ -52,25 +52,6 @@ def test_empty_quarantine_is_no_mistake(file: str, sluice: Sluice) -> None:
     sluice.recorded("quarantine")
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--since", "yesterday"),
-        ("--before", "yesterday"),
-        ("--since", "5min"),
-        ("--drop",),
-        ("--reason", "x"),
-        ("--drop", "--reason", " "),
-        (*DROP, "--since", "1h"),
-        (*DROP, "--rule", "nosuch"),
-    ],
-    ids=" ".join,
-)
-def test_quarantine_refuses(full: str, sluice: Sluice, options: tuple[str, ...]) -> None:
-    assert sluice("quarantine", full, *options).exit_code == ExitCode.CONFIG
-    sluice.recorded("quarantine")
-
-
 @pytest.mark.parametrize("pipeline", ["file", "full"])
 def test_quarantine_with_nothing_old_enough_to_drop_is_no_mistake(
     request: pytest.FixtureRequest, sluice: Sluice, pipeline: str
@@ -121,18 +102,6 @@ def test_redrive_dry_run_of_the_quarantine_counts_records_that_decode_now(
     sluice.recorded("redrive")
 
 
-@pytest.mark.parametrize("more", [(), ("--dry-run",), ("--quarantined",)], ids=["lost", "dry-run", "quarantined"])
-@pytest.mark.parametrize(
-    "options",
-    [("--of", "nosuch"), ("--range", "nosuch:0:1-5"), ("--range", "t:9:1-5"), ("--range", "t:0:10-15")],
-    ids=["run", "topic", "partition", "offsets"],
-)
-def test_redrive_refuses(read: str, sluice: Sluice, options: tuple[str, ...], more: tuple[str, ...]) -> None:
-    assert sluice("redrive", read, *options, *more).exit_code == ExitCode.CONFIG
-    if not more:
-        sluice.recorded("redrive")
-
-
 def test_redrive_dry_run_says_that_no_range_is_lost(read: str, sluice: Sluice) -> None:
     for more in ((), ("--range", "t:0:0-5"), ("--range", "t:0:9-15")):
         done = sluice("redrive", read, "--dry-run", *more)
@@ -163,8 +132,3 @@ def test_compact_and_vacuum_print_for_people_on_stderr(
     done = sluice(command, str(story.file), *options)
     assert (done.exit_code, done.stdout) == (0, "")
     sluice.recorded(command)
-
-
-def test_vacuum_refuses_an_age_that_is_none(place: Place, sluice: Sluice) -> None:
-    assert sluice("vacuum", str(place.file), "--older-than", "soon").exit_code == ExitCode.CONFIG
-    sluice.recorded("vacuum")

@@ -149,7 +149,7 @@ def test_lease_goes_to_one_of_several_drivers(ledger_url: str, existing: bool) -
         won.verify()
 
 
-def test_lost_ledger_does_not_hide_why_a_run_failed(ledger: Ledger) -> None:
+def test_lease_of_a_lost_ledger_does_not_hide_why_a_run_failed(ledger: Ledger) -> None:
     with pytest.raises(ValueError, match="the real reason"), ledger.acquire("gone", "mine"):  # noqa: PT012
         with ledger._engine.begin() as connection:
             schema.lease.drop(connection)

@@ -55,7 +55,7 @@ def test_chain_names_missing_servers_with_their_packages(home: Path, monkeypatch
     assert chain.main(["down"]) == 0
 
 
-def test_waiting_for_a_dag_asks_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_airflow_of_the_demo_is_asked_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     airflow = Airflow(tmp_path / "airflow")
     airflow._token = "t"
     monkeypatch.setattr(Airflow, "login", ("me", "pw"))

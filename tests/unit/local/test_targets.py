@@ -25,7 +25,9 @@ def ids(folder: Path) -> list[int]:
     return [json.loads(line)["id"] for file in files for line in file.read_bytes().splitlines()]
 
 
-def test_files_are_fed_once_in_windows_of_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flights_are_fed_into_files_once_in_windows_of_any_order(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(flights, "_FILE", 20)
     target = target_of(f"files:{tmp_path}")
     late = feed_into(target, start=MIDDLE, until=END)
@@ -36,7 +38,7 @@ def test_files_are_fed_once_in_windows_of_any_order(tmp_path: Path, monkeypatch:
     assert len(list(tmp_path.iterdir())) > 5
 
 
-def test_killed_feed_continues_behind_the_last_whole_file(tmp_path: Path) -> None:
+def test_flights_continue_behind_the_last_whole_file_of_a_killed_feed(tmp_path: Path) -> None:
     target = Files(str(tmp_path))
     target.add([Flight(n, 0, b'{"id":%d}' % n) for n in range(3)])
     (tmp_path / ".flights-000003-000005.json").write_bytes(b'{"id":3}\n{"id')
@@ -46,7 +48,7 @@ def test_killed_feed_continues_behind_the_last_whole_file(tmp_path: Path) -> Non
     assert found == list(range(len(found)))
 
 
-def test_socket_sends_each_flight_to_the_run_that_connects() -> None:
+def test_flights_go_to_the_run_that_connects_to_the_socket() -> None:
     with socket.create_server(("localhost", 0)) as free:
         port = free.getsockname()[1]
     target = target_of(f"socket:{port}")
@@ -61,12 +63,12 @@ def test_socket_sends_each_flight_to_the_run_that_connects() -> None:
 
 
 @pytest.mark.parametrize("target", ["floppy:a", "socket:here", "socket:70000", "socket:taken"])
-def test_target_that_cannot_be_fed_is_refused(target: str) -> None:
+def test_flights_refuse_a_target_that_cannot_be_fed(target: str) -> None:
     with socket.create_server(("localhost", 0)) as taken, pytest.raises(ConfigError):
         target_of(target.replace("taken", str(taken.getsockname()[1])))
 
 
-def test_newest_header_accounts_for_all_flights_after_a_kill() -> None:
+def test_flights_are_all_accounted_for_by_the_newest_header_after_a_kill() -> None:
     dice = random.Random(1)
     truth: set[int] = set()
     log: list[bytes] = []

@@ -25,14 +25,6 @@ from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
 
 
-def test_pipeline_keys_that_are_optional_have_defaults(tmp_path: Path) -> None:
-    spec = load(write(tmp_path, GOOD))
-    assert (spec.name, spec.rows, spec.recovery, spec.schedule) == ("p", Rows.ONE, Recovery.REPLAY, "none")
-    assert (spec.kafka.connection, spec.kafka.starting_offsets) == ("kafka_default", "earliest")
-    assert (spec.kafka.max_records_per_batch, spec.kafka.isolation_level) == (None, "read_uncommitted")
-    assert (spec.transform.sql, spec.suite_file, spec.tables) == ("SELECT * FROM source", None, {})
-
-
 def test_pipeline_keys_that_are_given_are_taken(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
     spec = loaded(

@@ -368,12 +368,12 @@ def test_pipeline_text_refuses(tmp_path: Path, golden: Golden, text: str, named:
     assert named in refused(write(tmp_path, text), golden)
 
 
-def test_all_mistakes_of_a_file_are_named_at_once(tmp_path: Path, golden: Golden) -> None:
+def test_pipeline_file_names_all_mistakes_at_once(tmp_path: Path, golden: Golden) -> None:
     text = GOOD.replace("pipeline: p", "pipeline: P") + "rows: two\nzzz: 1\n"
     assert len(refused(write(tmp_path, text), golden).splitlines()) == 4
 
 
-def test_bases_of_the_refusals_are_accepted(tmp_path: Path) -> None:
+def test_pipeline_file_takes_the_bases_of_the_refusals(tmp_path: Path) -> None:
     (tmp_path / "suite.json").write_text("{}")
     for base in BASES:
         assert loaded(tmp_path, base=base).name == "p"

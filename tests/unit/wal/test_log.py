@@ -17,7 +17,7 @@ from sluice.wal.coverage import coverage
 from sluice.wal.segment import inspect
 
 
-def test_coverage_is_from_the_oldest_segment_to_the_newest(tmp_path: Path) -> None:
+def test_wal_covers_offsets_from_the_oldest_segment_to_the_newest(tmp_path: Path) -> None:
     assert coverage(WriteAheadLog(str(tmp_path / "none"), "p")) == []
     made = Made(tmp_path / "log")
     made.seal_lines(3, 10)
@@ -29,7 +29,7 @@ def test_coverage_is_from_the_oldest_segment_to_the_newest(tmp_path: Path) -> No
     assert first.since == int((EPOCH + timedelta(seconds=10)).timestamp() * 1000)
 
 
-def test_applied_batch_is_the_last_whose_offsets_and_all_before_are_applied(tmp_path: Path) -> None:
+def test_wal_applied_batch_is_the_last_whose_offsets_and_all_before_are_applied(tmp_path: Path) -> None:
     made = Made(tmp_path / "log")
     made.seal_lines(3, 10)
     log = made.log
@@ -42,7 +42,7 @@ def test_applied_batch_is_the_last_whose_offsets_and_all_before_are_applied(tmp_
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])
-def test_segment_with_a_record_time_that_python_has_no_date_for(tmp_path: Path, unit: str) -> None:
+def test_wal_segment_takes_a_record_time_that_python_has_no_date_for(tmp_path: Path, unit: str) -> None:
     """A producer that takes microseconds for milliseconds names the year 45000."""
     times = [1_362_096_000_000, 1_362_096_000_000_000]
     stamps = [time * (1_000 if unit == "us" else 1) for time in times]
