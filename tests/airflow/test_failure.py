@@ -11,7 +11,6 @@ from airflow.sdk.exceptions import AirflowTaskTimeout
 from sluice.errors import (
     AuthorizationError,
     ConfigError,
-    ExitCode,
     LeaseHeldError,
     OffsetsGoneError,
     QualityError,
@@ -68,11 +67,6 @@ def test_application_that_a_signal_ended_has_its_name_in_the_error(code: int) ->
     error = from_exit(code, [], command="")
     assert type(error) is SluiceError
     assert "SIGKILL" in error.what
-
-
-@pytest.mark.parametrize("code", [c for c in ExitCode if c is not ExitCode.DONE])
-def test_exit_code_of_an_application_chooses_the_type_of_the_error(code: ExitCode) -> None:
-    assert from_exit(int(code), [], command="").exit_code is code
 
 
 @pytest.mark.parametrize(

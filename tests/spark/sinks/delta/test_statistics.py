@@ -165,18 +165,6 @@ def test_delta_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: 
         spark.sql(f"ALTER TABLE delta.`{sink.path}` SET TBLPROPERTIES ('{LIST}' = '{wanted},list')")
 
 
-def test_delta_keeps_the_statistics_setting_of_a_user_and_adds_to_it(spark: SparkSession, tmp_path: Path) -> None:
-    frame = rows(spark, 0, 10, "run-0")
-    sink = earlier(tmp_path / "t", frame, **{LIST: "c38,id"})
-    put(sink, frame, 0)
-    sink.check(frame.schema)
-    table = DeltaTable(sink.path)
-    assert table.metadata().configuration[LIST] == "c38,id,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"
-    table.alter.set_table_properties({LIST: "_run,_offset,_topic,_partition,_timestamp,c37"})
-    sink.check(frame.schema)
-    assert DeltaTable(sink.path).version() == table.version()
-
-
 def test_delta_counts_files_whose_log_does_not_name_their_run(spark: SparkSession, tmp_path: Path) -> None:
     frame = rows(spark, 0, 10, "run-0")
     sink = DeltaSink(str(tmp_path / "t"), "live")

@@ -12,7 +12,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 DDL = (
     "i INT, l BIGINT, s STRING, b BOOLEAN, d DOUBLE, c DECIMAL(12,2), ts TIMESTAMP, dt DATE, a ARRAY<STRING>, "
-    "o STRUCT<x: INT, at: TIMESTAMP>, m MAP<STRING, BIGINT>, n INT"
+    "o STRUCT<x: INT, at: TIMESTAMP>, m MAP<STRING, BIGINT>, n INT, w DECIMAL(38,18), z ARRAY<STRUCT<y: DECIMAL(20,12)>>"
 )
 
 
@@ -25,7 +25,7 @@ def test_kafka_record_has_value_key_headers_partition_and_time_of_its_row(into_k
     record = {
         "i": 2, "l": 2**63 - 1, "s": "é😀 \\ ' \"", "b": True, "d": 1e300, "c": 12.34,
         "ts": "2026-01-31T12:00:00.123456Z", "dt": "2026-01-31", "a": ["x", None, ""],
-        "o": {"x": 1, "at": "2026-01-31T12:00:00Z"}, "m": {"k": 1},
+        "o": {"x": 1, "at": "2026-01-31T12:00:00Z"}, "m": {"k": 1}, "w": 0, "z": [{"y": 0.0000001}],
     }  # fmt: skip
     times = 1_770_000_000_001, 1_770_000_000_002
     sandbox.produce([(0, b"k", json.dumps(record).encode(), times[0]), (1, b"k", b'{"i": 0}', times[1])])
@@ -33,8 +33,9 @@ def test_kafka_record_has_value_key_headers_partition_and_time_of_its_row(into_k
     full, empty = sorted(sandbox.sent(), key=origin)
     assert json.loads(full.value) == {
         "l": 2**63 - 1, "b": True, "d": 1e300, "c": 12.34, "ts": "2026-01-31T12:00:00.123456Z", "a": ["x", None, ""],
-        "o": {"x": 1, "at": "2026-01-31T12:00:00.000000Z"}, "m": {"k": 1}, "n": None,
+        "o": {"x": 1, "at": "2026-01-31T12:00:00.000000Z"}, "m": {"k": 1}, "n": None, "w": 0, "z": [{"y": 0.0000001}],
     }  # fmt: skip
+    assert b"E-" not in full.value, "a pipeline that reads a DECIMAL of many digits takes no exponent"
     assert (full.key, full.partition, full.timestamp) == (str(2**63 - 1).encode(), 2, times[0])
     assert {k: v.decode() for k, v in full.headers} == {
         "s": "é😀 \\ ' \"", "dt": "2026-01-31", "_topic": sandbox.topic, "_partition": "0", "_offset": "0",
