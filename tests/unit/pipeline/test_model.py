@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, get_args
 
@@ -39,19 +40,69 @@ def test_pipeline_keys_that_are_given_are_taken(tmp_path: Path) -> None:
     assert spec.schedule.timezone == "Europe/Berlin"
 
 
-def test_delta_sink_evolves_only_if_the_file_says_so() -> None:
-    assert modelled().sink.delta.evolve == "refuse"
-    assert modelled("sink.delta.evolve: add").sink.delta.evolve == "add"
-    wide = modelled("sink.delta.evolve: widen").sink.delta
-    assert (wide.evolve, wide.widened_bytes) == ("widen", 10**10)
-    assert modelled("sink.delta: {path: t, evolve: widen, widen_up_to: 1.5GiB}").sink.delta.widened_bytes == 3 * 2**29
+KAFKA, POSTGRES = "{kafka: {topic: out}}", "{postgres: {connection: reporting, table: public.t}}"
+HOURS = {"12h": 7, "6d": 7, "145h": 8, "7d": 8, "8d": 9}
+COALESCED = 'transform: {sql: "SELECT *, coalesce(at, 0) AS seq FROM source"}, sink.postgres.sequence: seq'
+VALUES: list[tuple[str, str, str, Any]] = [
+    ("kafka", "sink.delta.evolve: add", "sink.delta.evolve", "add"),
+    ("kafka", "sink.delta.evolve: widen", "sink.delta.widened_bytes", 10**10),
+    ("kafka", "sink.delta: {path: t, evolve: widen, widen_up_to: 1.5GiB}", "sink.delta.widened_bytes", 3 * 2**29),
+    *(("kafka", f"airflow: {{execution_timeout: {t}}}", "vacuum_keep", timedelta(days=d)) for t, d in HOURS.items()),
+    ("kafka", "vacuum: {keep: 30d}, airflow: {execution_timeout: 8d}", "vacuum_keep", timedelta(days=30)),
+    ("delta-upsert", "sink.delta.sequence: at", "sink.config.keyed", True),
+    ("delta-upsert", "", "sink.kind.replaceable", False),
+    ("delta-deletes", "", "decode.deletes", True),
+    ("delta-deletes", "decode.json.tombstone: row", "decode.deletes", False),
+    ("postgres-upsert", "sink.postgres.sequence: at", "sink.config.keyed", True),
+    ("postgres-upsert", "", "sink.kind.replaceable", False),
+    ("postgres-deletes", "", "decode.deletes", True),
+    ("postgres-deletes", "sink.postgres.sequence: _timestamp", "decode.deletes", True),
+    ("postgres-deletes", COALESCED, "decode.deletes", True),
+    ("postgres-deletes", "decode.json.tombstone: row", "decode.deletes", False),
+    ("window", "window.by: [id]", "window.columns", ["window_start", "window_end", "id", "n"]),
+    ("window", "", "window.step", timedelta(hours=1)),
+    ("window", "", "keeps", "window"),
+    ("session", "", "window.columns", ["window_start", "window_end", "id", "n"]),
+    ("complete", "", "window.kept", None),
+    ("dedupe", "dedupe.time: null", "dedupe.time", "_timestamp"),
+    ("dedupe", "", "aggregates", False),
+    ("dedupe", "", "keeps", "dedupe"),
+    ("processor", "", "keeps", "processor"),
+    ("processor", "", "kept_by", "a processor"),
+    ("processor", "", "aggregates", True),
+    ("processor", "", "processor.columns", ["id", "n"]),
+]
 
 
-@pytest.mark.parametrize(("timeout", "days"), [("12h", 7), ("6d", 7), ("145h", 8), ("7d", 8), ("8d", 9)])
-def test_vacuum_keeps_files_for_a_week_and_longer_than_a_run_takes(timeout: str, days: int) -> None:
-    timed = f"airflow: {{execution_timeout: {timeout}}}"
-    assert modelled(timed).vacuum_keep == timedelta(days=days)
-    assert modelled(f"vacuum: {{keep: 30d}}, {timed}").vacuum_keep == timedelta(days=30)
+@pytest.mark.parametrize(("base", "changes", "name", "value"), VALUES, ids=[f"{base}-{n}" for base, _, n, _ in VALUES])
+def test_pipeline_has(base: str, changes: str, name: str, value: Any) -> None:
+    assert attrgetter(name)(modelled(changes, base)) == value
+
+
+@pytest.mark.parametrize(
+    ("base", "changes", "named"),
+    [
+        ("delta-upsert", "", "mode: upsert"),
+        ("postgres-upsert", "", "mode: upsert"),
+        ("complete", "", "output: complete"),
+        ("window", "also: [{files: {path: out}}]", "also"),
+    ],
+)
+def test_pipeline_that_has_no_intervals_says_why(base: str, changes: str, named: str) -> None:
+    assert named in str(modelled(changes, base).no_intervals)
+
+
+@pytest.mark.parametrize("base", ["window", "dedupe", "processor"])
+def test_stateful_pipeline_recovers_without_skipping_records_and_takes_further_sinks(base: str) -> None:
+    pipeline = modelled(f"also: [{KAFKA}]", base)
+    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL, Recovery.HOT]
+    assert pipeline.stateful is getattr(pipeline, base) is not None
+
+
+def test_session_window_is_defined_by_its_gap() -> None:
+    window: Any = modelled(base="session").window
+    assert (window.definition["gap"], "size" in window.definition) == (1800.0, False)
+    assert window.last_end(5) == 1_800_006, "an event time may be a part of a millisecond later"
 
 
 def test_profile_reads_columns_back_for_figures_that_no_footer_has() -> None:
@@ -78,34 +129,11 @@ def test_joined_table_has_a_version_or_a_time() -> None:
     assert modelled().making == modelled()._digest({"decode", "rules", "transform"})
 
 
-@pytest.mark.parametrize("kind", ["delta", "postgres"])
-def test_upsert_sink_replaces_no_rows_and_tombstones_delete(kind: str) -> None:
-    pipeline = modelled(f"sink.{kind}.sequence: at", f"{kind}-upsert")
-    assert (pipeline.sink.config.keyed, pipeline.sink.kind.replaceable) == (True, False)
-    assert "mode: upsert" in str(pipeline.no_intervals)
-    assert modelled(base=f"{kind}-deletes").decode.deletes
-    assert not modelled("decode.json.tombstone: row", f"{kind}-deletes").decode.deletes
-
-
-def test_postgres_deletes_by_a_sequence_that_a_tombstone_has() -> None:
-    assert modelled("sink.postgres.sequence: _timestamp", "postgres-deletes").decode.deletes
-    given = 'transform: {sql: "SELECT *, coalesce(at, 0) AS seq FROM source"}, sink.postgres.sequence: seq'
-    assert modelled(given, "postgres-deletes").decode.deletes
-
-
-KAFKA, POSTGRES = "{kafka: {topic: out}}", "{postgres: {connection: reporting, table: public.t}}"
-
-
 def test_further_sinks_are_known_by_their_keys() -> None:
     spec = modelled(f"also: [{KAFKA}, {POSTGRES}, {{iceberg: {{catalog: reporting, table: a.b}}}}]")
     assert list(spec.sinks) == ["sink.delta", "also[0].kafka", "also[1].postgres", "also[2].iceberg"]
     assert spec.sinks_need == ["kafka_default", "reporting"]
     assert modelled(f"also: [{KAFKA}]").making == modelled().making, "digests do not depend on further sinks"
-
-
-def test_further_sinks_take_state_and_no_intervals() -> None:
-    assert modelled(f"also: [{KAFKA}]", "dedupe").also
-    assert "also" in str(modelled("also: [{files: {path: out}}]", "window").no_intervals)
 
 
 def test_kafka_pattern_matches_no_topic_that_a_sink_writes() -> None:
@@ -129,45 +157,6 @@ def test_foreach_and_console_sinks_of_two_pipelines_do_not_clash(tmp_path: Path,
         (tmp_path / name).mkdir()
     one, other = loaded(tmp_path / "one", f"sink: {sink}"), loaded(tmp_path / "other", f"pipeline: q, sink: {sink}")
     assert clash_of(one, [other]) is None
-
-
-@pytest.mark.parametrize("base", ["window", "dedupe", "processor"])
-def test_stateful_pipeline_recovers_without_skipping_records(base: str) -> None:
-    pipeline = modelled(base=base)
-    assert pipeline.keeps == base
-    assert [r for r in Recovery if pipeline.refusal(r) is None] == [Recovery.REPLAY, Recovery.WAL, Recovery.HOT]
-
-
-def test_window_has_defaults_and_columns() -> None:
-    window: Any = modelled("window.by: [id]", "window").window
-    assert window.columns == ["window_start", "window_end", "id", "n"]
-    assert (window.step, window.output) == (window.size, "append")
-
-
-def test_session_window_is_defined_by_its_gap() -> None:
-    window: Any = modelled(base="session").window
-    assert (window.definition["gap"], "size" in window.definition) == (1800.0, False)
-    assert window.columns == ["window_start", "window_end", "id", "n"]
-    # an event time may be a part of a millisecond later
-    assert window.last_end(5) == 1_800_006
-
-
-def test_complete_window_has_no_watermark_and_no_intervals() -> None:
-    pipeline = modelled(base="complete")
-    assert pipeline.window.kept is None
-    assert "output: complete" in str(pipeline.no_intervals)
-
-
-def test_dedupe_takes_the_records_time_by_default() -> None:
-    pipeline = modelled("dedupe.time: null", "dedupe")
-    assert (pipeline.dedupe.time, pipeline.aggregates) == ("_timestamp", False)
-
-
-def test_processor_writes_rows_of_no_single_record(tmp_path: Path) -> None:
-    pipeline = loaded(tmp_path, base="processor")
-    assert pipeline.stateful is pipeline.processor is not None
-    assert (pipeline.kept_by, pipeline.aggregates, pipeline.processor.columns) == ("a processor", True, ["id", "n"])
-    assert load(CHECKOUT / "include/pipelines/examples/flights_rotations.yaml").processor.by == ("tailnum",)
 
 
 @pytest.mark.parametrize(
