@@ -12,7 +12,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 DDL = (
     "i INT, l BIGINT, s STRING, b BOOLEAN, d DOUBLE, c DECIMAL(12,2), ts TIMESTAMP, dt DATE, a ARRAY<STRING>, "
-    "o STRUCT<x: INT, at: TIMESTAMP>, m MAP<STRING, BIGINT>, n INT, w DECIMAL(38,18), z ARRAY<STRUCT<y: DECIMAL(20,12)>>"
+    "o STRUCT<x: INT, at: TIMESTAMP>, m MAP<STRING, BIGINT>, n INT, w DECIMAL(38,18), "
+    "z ARRAY<STRUCT<y: DECIMAL(20,12)>>"
 )
 
 
