@@ -38,9 +38,6 @@ def at(position: int, *spans: tuple[int, ...], **known: Any) -> Backlog:
     return measure("p", {"t": dict.fromkeys(range(len(spans)), position)}, [topic(*spans)], now=NOW, **known)
 
 
-# --- statuses and numbers ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("position", "log", "known", "status", "numbers"),
     [
@@ -146,9 +143,6 @@ def test_lag_statuses_are_ordered_by_severity() -> None:
     assert Status.worst([]) is Status.OK
 
 
-# --- ages and limits --------------------------------------------------------------------------------------------------
-
-
 def test_lag_has_the_age_of_the_oldest_first_unread_record() -> None:
     backlog = at(4, (0, 10), (0, 10), first_unread={("t", 0): ago(5), ("t", 1): ago(7)})
     assert (backlog.age, backlog.partitions[0].clock) == (7.0, "CreateTime")
@@ -234,9 +228,6 @@ def test_lag_limits_in_words() -> None:
     assert str(limits) == "more than 1,000 records and older than 15 min and over 50% of the retention time"
 
 
-# --- the form for programs, and when to start a run -------------------------------------------------------------------
-
-
 def test_lag_as_dict_has_each_partition_the_error_and_the_limits() -> None:
     states = [topic((5, 10)), topic((0, 2), name="u"), failing(DOWN, "v")]
     form = measure("p", {"t": {0: 4}}, states, limits=Limits(5, 2 * MINUTE), now=NOW).as_dict()
@@ -257,9 +248,6 @@ def test_lag_is_not_worth_a_run_beside_another_or_a_hold() -> None:
         assert (kept.over, kept.worth_a_run) == (True, False)
         assert known.items() <= kept.as_dict().items()
     assert at(4, (0, 10), running="r1").running == "r1"
-
-
-# --- the pipeline's own cadence ---------------------------------------------------------------------------------------
 
 
 POISON = PastRun("failed", [span(4, 10)], [], 1)

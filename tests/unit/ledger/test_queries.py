@@ -109,9 +109,6 @@ def test_ledger_keeps_the_versions_of_tables_that_an_uncommitted_batch_joined(le
     assert [ledger.account("p", r).get("tables") for r in "abc"] == [{"c": [4, 5]}, {"c": [6]}, None]
 
 
-# --- sums that the database makes are those of the single accounts ----------------------------------------------------
-
-
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def past(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Ledger:
     """Four live runs, the second of which failed before it committed anything, and an interval replaced twice."""
@@ -169,9 +166,6 @@ def test_ledger_spans_of_a_thousand_runs_are_two_hundred(ledger: Ledger) -> None
     assert (len(spans), sum(s.runs for s in spans)) == (200, 1_000)
     assert sum((s.counts for s in spans), Counts()) == sum((a.counts for a in ledger.accounts("p")), Counts())
     assert spans[-1].states == {"done": 4, "failed": 1}
-
-
-# --- ranges that an asset event announces -----------------------------------------------------------------------------
 
 
 def committed(ledger: Ledger, name: str, batch: int, start: int, end: int, **more: Any) -> None:
@@ -236,9 +230,6 @@ def test_ledger_that_was_migrated_announces_nothing_of_its_past(ledger: Ledger, 
     assert ranges_of(ledger.unannounced("p", "a")) == []
     committed(ledger, "b", 1, 5, 9)
     assert ranges_of(ledger.unannounced("p", "b")) == ["t-0 [5, 9)"]
-
-
-# --- profiles of rows -------------------------------------------------------------------------------------------------
 
 
 def profile(rows: int, nulls: int = 0) -> dict[str, Any]:
