@@ -25,6 +25,7 @@ _KEY, _VALUE, _PARTITION, _TIME, _HEADER = (
     "_sluice_key", "_sluice_value", "_sluice_partition", "_sluice_time", "_sluice_header_",
 )  # fmt: skip
 _ROWS = 1 << 13
+_TO_A_MILLIONTH = 6
 _JSON = {
     "ignoreNullFields": "false",
     "timeZone": "UTC",
@@ -69,13 +70,41 @@ def misfits(config: KafkaSink, schema: T.StructType) -> list[str]:
     return found
 
 
+def _without_exponent(value: Column, kind: T.DataType) -> Column:
+    """Return a value whose small decimals JSON has without an exponent, as a VARIANT has them: readers refuse one."""
+    if not _is_fine(kind):
+        return value
+    if isinstance(kind, T.StructType):
+        parts = [_without_exponent(value.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
+        return F.when(value.isNotNull(), F.struct(*parts))
+    if isinstance(kind, T.ArrayType):
+        element = kind.elementType
+        return F.transform(value, lambda each: _without_exponent(each, element))
+    if isinstance(kind, T.MapType):
+        held = kind.valueType
+        return F.transform_values(value, lambda _, each: _without_exponent(each, held))
+    return value.cast("variant")
+
+
+def _is_fine(kind: T.DataType) -> bool:
+    """Return whether it has decimals that Java writes with an exponent: those below a millionth."""
+    if isinstance(kind, T.StructType):
+        return any(_is_fine(f.dataType) for f in kind.fields)
+    if isinstance(kind, T.ArrayType):
+        return _is_fine(kind.elementType)
+    if isinstance(kind, T.MapType):
+        return _is_fine(kind.valueType)
+    return isinstance(kind, T.DecimalType) and kind.scale > _TO_A_MILLIONTH
+
+
 def with_records(rows: DataFrame, config: KafkaSink) -> DataFrame:
     """Return the rows, with the parts of the records that they become in columns beside them."""
     added: dict[str, Column] = {}
     if isinstance(config.value, ValueColumn):
         added[_VALUE] = _bytes(rows, config.value.column)
     else:
-        fields = [column(name) for name in _of_value(config, rows.columns)]
+        names = _of_value(config, rows.columns)
+        fields = [_without_exponent(column(name), rows.schema[name].dataType).alias(name) for name in names]
         added[_VALUE] = F.to_json(F.struct(*fields), _JSON).cast("binary")
     if config.key is not None:
         added[_KEY] = _bytes(rows, config.key)

@@ -29,7 +29,12 @@ def test_kafka_record_has_value_key_headers_partition_and_time_of_its_row(into_k
         "o": {"x": 1, "at": "2026-01-31T12:00:00Z"}, "m": {"k": 1}, "w": 0, "z": [{"y": 0.0000001}],
     }  # fmt: skip
     times = 1_770_000_000_001, 1_770_000_000_002
-    sandbox.produce([(0, b"k", json.dumps(record).encode(), times[0]), (1, b"k", b'{"i": 0}', times[1])])
+    sandbox.produce(
+        [
+            (0, b"k", json.dumps(record).replace("1e-07", "0.0000001").encode(), times[0]),
+            (1, b"k", b'{"i": 0}', times[1]),
+        ]
+    )
     sandbox.run("a run")
     full, empty = sorted(sandbox.sent(), key=origin)
     assert json.loads(full.value) == {
