@@ -141,7 +141,10 @@ class _Opened:
 
     def skip(self, block: _Block) -> None:
         """Go to the end of a block."""
-        self._file.seek(block.size, io.SEEK_CUR)
+        if self._file.seekable():
+            self._file.seek(block.size, io.SEEK_CUR)
+        elif len(self._file.read(block.size)) < block.size:  # it is decompressed
+            raise EOFError("it ends within a block")
         self._ends()
 
     def records(self, block: _Block, most: int) -> list[bytes]:

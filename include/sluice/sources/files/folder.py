@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import IO, Any, NamedTuple, cast
+
+from sluice.sources.files.xz import Xz
 
 __all__ = ["Folder", "Listing", "Stat", "compression", "fits"]
 
@@ -82,7 +86,7 @@ class Folder:
             found = self._of_objects(odd)
             named(found.column("name").to_pylist())
             return Listing(found, odd)
-        for name in self._walk("", deep):
+        for name in self._walk("", deep, frozenset()):
             (known if _is_text(name) else odd).append(name)
         named(known)
         return Listing(self._of_files(known), odd)
@@ -108,18 +112,23 @@ class Folder:
             table = pa.concat_tables([_table([], [], [], []), *pool.map(stats, range(0, len(known), _AT_ONCE))])
         return table.filter(table.column("size").is_valid())  # some may have gone away meanwhile
 
-    def _walk(self, below: str, deep: bool) -> Iterator[str]:
-        with os.scandir(os.path.join(self._root, below)) as entries:
+    def _walk(self, below: str, deep: bool, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+        """Yield the names of files; a link to a folder that this one is in, or to itself, is not followed."""
+        place = os.path.join(self._root, below)
+        here = os.stat(place)
+        if (own := (here.st_dev, here.st_ino)) in above:
+            return
+        with os.scandir(place) as entries:
             for entry in entries:
                 name = entry.name
-                if name.startswith((".", "_")):
+                if name.startswith((".", "_")) or (entry.is_symlink() and _is_endless(entry)):
                     continue
                 if entry.is_file():
                     if not _unfinished(name):
                         yield below + name
                 elif deep and entry.is_dir():
                     try:
-                        yield from self._walk(f"{below}{name}/", deep)
+                        yield from self._walk(f"{below}{name}/", deep, above | {own})
                     except FileNotFoundError:  # it went away meanwhile
                         continue
 
@@ -160,6 +169,8 @@ class Folder:
             If it cannot be opened.
         """
         how = compression(name)
+        if how == "xz":
+            return cast(IO[bytes], io.BufferedReader(Xz(self._fs.open(f"{self._root}/{name}", "rb"))))
         if how != "zstd":
             return cast(IO[bytes], self._fs.open(f"{self._root}/{name}", "rb", compression=how))
         import pyarrow as pa  # other readers take a file that was cut off for a shorter one
@@ -180,6 +191,15 @@ class Folder:
             os.rename(os.path.join(self._root, name), target)
         else:
             self._fs.mv(f"{self._root}/{name}", target)
+
+
+def _is_endless(link: os.DirEntry[str]) -> bool:
+    """Return whether a link leads to itself."""
+    try:
+        link.stat()
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
 
 
 def fits(glob: str) -> Callable[[str], object]:

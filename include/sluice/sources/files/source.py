@@ -190,7 +190,7 @@ class Files:
         columns = (str(last.header), last.name) if last else None
         drifted: dict[str, list[str]] = {}
         with ThreadPoolExecutor(_THREADS) as pool:
-            for (name, stat), found in zip(new.items(), pool.map(self._count, new), strict=True):
+            for (name, stat), found in zip(new.items(), pool.map(self._count, new, new.values()), strict=True):
                 if isinstance(found, str) or self.folder.stat(name) != stat:
                     why = found if isinstance(found, str) else "is still being written"
                     self.notes.append(f"{name} {why}, and is left to the next run")
@@ -213,8 +213,10 @@ class Files:
         self.notes += [f"{_named(names)} with {what}" for what, names in drifted.items()]
         return entries
 
-    def _count(self, name: str) -> Counted | str:
+    def _count(self, name: str, stat: Stat) -> Counted | str:
         """Return the rows of a file, or why it has to wait."""
+        if not stat.size and compression(name) is not None:
+            return "is compressed and not complete"  # not all decompressors take it for that
         try:
             with self.folder.opened(name) as file:
                 return Reader.of(self.config).count(file)
@@ -225,11 +227,7 @@ class Files:
         except PermissionError as error:
             raise self._unreadable(name, error) from error
         except UnfitError as error:
-            raise ConfigError(
-                f"{name} cannot be read: {error}",
-                state=f"{_STATE}; no file of this look was taken",
-                next_step="move the file away, or have it written in another way",
-            ) from error
+            return f"cannot be read: {error}"
         except SluiceError:
             raise
         except Exception as error:  # each decompressor has errors of its own
