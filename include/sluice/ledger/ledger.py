@@ -73,6 +73,7 @@ class Ledger(Histories, Profiles):
         reason: str | None = None,
         sources: Mapping[str, Sequence[OffsetRange]] | None = None,
         gated: bool = False,
+        leaders: Sequence[tuple[str, int, int, int]] = (),
     ) -> None:
         """Record that a run begins; the same run id again is another attempt.
 
@@ -86,6 +87,8 @@ class Ledger(Histories, Profiles):
             The ranges by where they are read from, unless all come from Kafka.
         gated
             Whether it judges each batch before it commits it.
+        leaders
+            :func:`sluice.sources.state.leaders` of what it saw.
         """
         payload = {
             "kind": kind,
@@ -98,6 +101,7 @@ class Ledger(Histories, Profiles):
             "reason": reason,
             **({"sources": {name: [r.as_list() for r in parts] for name, parts in sources.items()}} if sources else {}),
             **({"gated": True} if gated else {}),
+            **({"leaders": [list(each) for each in leaders]} if leaders else {}),
         }
         self._record(lease, None, ("RunPlanned", payload))
 

@@ -496,6 +496,21 @@ class LedgerQueries(Deeds):
             **({"reasons": reasons} if (reasons := (row.judgement or {}).get("reasons")) else {}),
         }
 
+    def leaders(self, pipeline: str) -> dict[tuple[str, int], tuple[int, int]]:
+        """Return the leader epoch and the end of each partition that the newest live run saw; nothing after a reset."""
+        table = schema.event
+        recent = self.runs(pipeline, kind="live", limit=1)
+        query = sa.select(table.c.type, table.c.payload).where(
+            table.c.pipeline == pipeline,
+            sa.or_(
+                table.c.type == "PipelineReset",
+                sa.and_(table.c.type == "RunPlanned", table.c.run.in_([run.run for run in recent])),
+            ),
+        )
+        for row in self._rows(query.order_by(table.c.id.desc()).limit(1)):
+            return {(t, p): (epoch, end) for t, p, epoch, end in row["payload"].get("leaders", ())}
+        return {}
+
     def last_plan(self, pipeline: str, epoch: int) -> list[OffsetRange]:
         """Return what the newest live run of an epoch planned to read."""
         table = schema.event

@@ -14,9 +14,9 @@ from sluice.errors import (
     begin_again,
 )
 from sluice.ranges import OffsetRange, Positions, describe
-from sluice.sources.state import TopicState, is_another, is_elsewhere
+from sluice.sources.state import Key, TopicState, is_another, is_elsewhere
 
-__all__ = ["check", "never_read", "refuse_replaced", "unread_of"]
+__all__ = ["check", "never_read", "refuse_replaced", "refuse_rewritten", "unread_of"]
 
 _CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
 
@@ -136,6 +136,55 @@ def refuse_replaced(pipeline: str, planned: Mapping[str, str], now: Mapping[str,
         except TopicRecreatedError as error:
             error.state = "what was committed before is in the sink and stays; nothing of this batch was committed"
             raise
+
+
+def refuse_rewritten(
+    pipeline: str,
+    positions: Positions | None,
+    open_ranges: Sequence[OffsetRange],
+    seen: Mapping[Key, tuple[int, int]],
+    ends: Mapping[Key, int],
+) -> None:
+    """Refuse a partition that lost records which were read, and gave their offsets to others.
+
+    Parameters
+    ----------
+    positions, open_ranges
+        As for :func:`check`.
+    seen
+        The leader epoch and the end of each partition, when the run before planned: no record below that end was of a
+        later epoch.
+    ends
+        Where the records of these epochs end now, as far as that is known.
+
+    Raises
+    ------
+    TopicRecreatedError
+        With the offsets.
+
+    Notes
+    -----
+    After KIP-320, as consumers detect the truncation of a log.
+    """
+    furthest = {(t, p): offset for t, parts in (positions or {}).items() for p, offset in parts.items()}
+    for item in open_ranges:
+        key = (item.topic, item.partition)
+        furthest[key] = max(item.end, furthest.get(key, 0))
+    lost = [
+        OffsetRange(*key, ends[key], min(furthest[key], end))
+        for key, (_, end) in sorted(seen.items())
+        if key in furthest and key in ends and ends[key] < min(furthest[key], end)
+    ]
+    if lost:
+        raise TopicRecreatedError(
+            f"pipeline {pipeline!r}: the topic lost records that were read, and their offsets may stand for other "
+            f"records now: {describe(lost)}. A leader without them took over (an unclean election, or a disk of an "
+            "earlier time)",
+            state=_CLEAN,
+            next_step="to take the former rows out and read all of it again: "
+            f"{begin_again(pipeline, truncate=True)}; to go on behind these offsets, without what they stand for now: "
+            f"{begin_again(pipeline)}",
+        )
 
 
 def _refuse_another(pipeline: str, topic: str, known: str | None, now: str | None, when: str = "") -> None:

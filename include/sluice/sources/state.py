@@ -18,6 +18,7 @@ __all__ = [
     "is_another",
     "is_elsewhere",
     "joined_ids",
+    "leaders",
     "starts",
     "stream_id",
 ]
@@ -30,12 +31,14 @@ Key = tuple[str, int]
 class PartitionState:
     """Log start and end of one partition. The end is exclusive; under ``read_committed`` it is the last stable offset.
 
-    ``high`` is the high watermark, if it was requested beside the last stable offset.
+    ``high`` is the high watermark, if it was requested beside the last stable offset. ``epoch`` is Kafka's leader
+    epoch: no record below the end is of a later one.
     """
 
     start: int
     end: int
     high: int | None = field(default=None, compare=False)
+    epoch: int | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -108,6 +111,16 @@ def joined_ids(known: Mapping[str, str], states: Iterable[TopicState]) -> dict[s
             (source, _, own), (source_now, _, own_now) = known.get(topic, "").rpartition("/"), now.rpartition("/")
             found[topic] = stream_id(source or source_now, own or own_now)
     return found
+
+
+def leaders(states: Iterable[TopicState]) -> list[tuple[str, int, int, int]]:
+    """Return topic, partition, leader epoch and end of each partition whose leader epoch is known."""
+    return [
+        (s.topic, p, state.epoch, state.end)
+        for s in states
+        for p, state in sorted(s.partitions.items())
+        if state.epoch is not None
+    ]
 
 
 def starts(states: Iterable[TopicState]) -> Positions:

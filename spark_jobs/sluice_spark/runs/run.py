@@ -13,7 +13,7 @@ from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.sources.state import TopicState, joined_ids
+from sluice.sources.state import TopicState, joined_ids, leaders
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
@@ -150,6 +150,7 @@ class Run(ABC):
             epoch=epoch,
             ranges=ranges,
             topic_ids=joined_ids(known, states),
+            leaders=leaders(states) if self.kind == "live" else (),
             reason=self.context.reason,
             gated=self.context.gate.judge is not None,
             **more,

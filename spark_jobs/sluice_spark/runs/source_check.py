@@ -13,7 +13,7 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
 from sluice.run.decision import decided
 from sluice.run.preflight import check as preflight
-from sluice.run.preflight import refuse_replaced, unread_of
+from sluice.run.preflight import refuse_replaced, refuse_rewritten, unread_of
 from sluice.sources.base import Replaced, Source
 from sluice.sources.kafka.source import KafkaTopics
 from sluice.sources.state import TopicState
@@ -74,6 +74,9 @@ class SourceCheck:
             unread=unread_of(deleted, positions or {}, [*ledger.last_plan(name, tables.epoch.number), *open_ranges]),
             accounted=ledger.reached(name) if self._by_pattern() else None,
         )
+        if isinstance(self.source, KafkaTopics) and (seen := ledger.leaders(name)):
+            ends = self.source.ends_of_epochs({key: epoch for key, (epoch, _) in seen.items()})
+            refuse_rewritten(name, positions, open_ranges, seen, ends)
         return states
 
     def unchanged(self, planned: Mapping[str, str]) -> None:

@@ -286,3 +286,17 @@ def test_ledger_closes_lost_ranges_piece_by_piece(each_ledger: Ledger) -> None:
     assert {r.redriven_by for r in ledger.lost("p", state="redriven")} == {"r"}
     assert [(e.account, e.of) for e in ledger.entries("p") if e.epoch == REDRIVEN] == [(split(4, 6), "lost")]
     assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "redriven offsets are no part of the live account"
+
+
+def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledger: Ledger) -> None:
+    def plan(run: str, kind: str, *leaders: tuple[str, int, int, int]) -> None:
+        with ledger.acquire("p", run) as lease:
+            ledger.run_planned(lease, kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={}, leaders=leaders)
+
+    assert ledger.leaders("p") == {}
+    plan("a", "live", ("t", 0, 3, 10), ("t", 1, 4, 20))
+    plan("b", "live", ("t", 0, 5, 11))
+    plan("c", "redrive")
+    assert ledger.leaders("p") == {("t", 0): (5, 11)}
+    plan("d", "live")
+    assert ledger.leaders("p") == {}, "of another source, or an earlier version"

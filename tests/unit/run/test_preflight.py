@@ -16,7 +16,7 @@ from sluice.errors import (
     TopicsDeletedError,
 )
 from sluice.ranges import OffsetRange
-from sluice.run.preflight import check, never_read, unread_of
+from sluice.run.preflight import check, never_read, refuse_rewritten, unread_of
 from sluice.sources.kafka.cluster import PartitionState, TopicState
 
 
@@ -142,3 +142,30 @@ def test_preflight_lets_a_new_topic_of_a_pattern_begin_at_zero_and_refuses_a_for
         check("p", {"t": {0: 2}}, [TEN, NEW], {}, accounted={"new": {0: 4}})
     with pytest.raises(ConfigError, match="'u'"):
         check("p", {"t": {0: 2}, "u": {0: 1}}, [TEN], {}, accounted={})
+
+
+@pytest.mark.parametrize(
+    ("positions", "planned", "ends", "rewritten"),
+    [
+        ({"t": {0: 10}}, [], {("t", 0): 10}, None),
+        ({"t": {0: 10}}, [], {("t", 0): 25}, None),  # the epoch went on
+        ({"t": {0: 10}}, [], {("t", 0): 5}, span(5, 10)),
+        ({"t": {0: 5}}, [], {("t", 0): 5}, None),  # nothing that was read is lost
+        ({"t": {0: 5}}, [span(5, 10)], {("t", 0): 5}, span(5, 10)),
+        ({"t": {0: 10}}, [], {}, None),  # no leader says it
+        ({}, [], {("t", 0): 5}, None),
+        ({"t": {0: 30}}, [], {("t", 0): 20}, None),  # read behind the end that was seen, of a later epoch
+        ({"t": {0: 30}}, [], {("t", 0): 19}, span(19, 20)),
+    ],
+)
+def test_preflight_refuses_offsets_that_stand_for_other_records_since(
+    positions: Any, planned: list[OffsetRange], ends: dict[Any, int], rewritten: OffsetRange | None
+) -> None:
+    seen = {("t", 0): (3, 20)}
+    if rewritten is None:
+        refuse_rewritten("p", positions, planned, seen, ends)
+        return
+    with pytest.raises(TopicRecreatedError) as refused:
+        refuse_rewritten("p", positions, planned, seen, ends)
+    assert str(rewritten) in refused.value.what
+    assert refused.value.state

@@ -187,6 +187,18 @@ class Cluster:
         milliseconds = round(moment.timestamp() * 1000)
         return self._ask(lambda client, until: questions.at_time(client, keys, milliseconds, isolation_level, until))
 
+    def ends_of_epochs(self, epochs: Mapping[Key, int]) -> dict[Key, int]:
+        """Return, per partition, where the records of its leader epochs up to the given one end.
+
+        Partitions whose leader does not know it, or does not say, are missing.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError, ConfigError
+            If no broker answers.
+        """
+        return self._ask(lambda client, until: questions.ends_of_epochs(client, epochs, until)) if epochs else {}
+
     def retention(self, topics: Iterable[str]) -> dict[str, timedelta | None]:
         """Return each topic's retention time; None if it is unlimited. Needs DESCRIBE_CONFIGS.
 

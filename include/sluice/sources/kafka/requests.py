@@ -11,7 +11,7 @@ from typing import Any
 from sluice.sources.kafka.client import Client
 from sluice.sources.state import FirstUnread, Key, PartitionState, stream_id
 
-__all__ = ["TopicAnswer", "at_time", "first_unread", "ids", "names", "retention", "states"]
+__all__ = ["TopicAnswer", "at_time", "ends_of_epochs", "first_unread", "ids", "names", "retention", "states"]
 
 _EARLIEST, _LATEST = -2, -1
 _LEVELS = {"read_uncommitted": 0, "read_committed": 1}
@@ -81,12 +81,19 @@ async def _states(client: Client, topics: Collection[str], isolation_level: str,
     specs = [(_EARLIEST, "read_uncommitted"), (_LATEST, isolation_level)]
     if isolation_level == "read_committed":
         specs.append((_LATEST, "read_uncommitted"))
-    columns = await _offsets(client, metadata, list(metadata.leaders), specs, until)
+    epochs: dict[Key, int] = {}
+    columns = await _offsets(client, metadata, list(metadata.leaders), specs, until, epochs)
     of = {answer.topic: answer for answer in metadata.topics}
     for topic, number in metadata.leaders:
         found = [column[topic, number] for column in columns]
         error = next((f for f in found if isinstance(f, Exception)), None)
-        of[topic].partitions[number] = error or PartitionState(*(f for f in found if isinstance(f, int)))
+        if error is not None:
+            of[topic].partitions[number] = error
+            continue
+        start, end, *high = (f for f in found if isinstance(f, int))
+        of[topic].partitions[number] = PartitionState(
+            start, end, high=next(iter(high), None), epoch=epochs.get((topic, number))
+        )
     return metadata.topics
 
 
@@ -146,9 +153,17 @@ async def _metadata(client: Client, topics: Collection[str], until: float) -> _M
 
 
 async def _offsets(
-    client: Client, metadata: _Metadata, keys: Collection[Key], specs: Iterable[tuple[int, str]], until: float
+    client: Client,
+    metadata: _Metadata,
+    keys: Collection[Key],
+    specs: Iterable[tuple[int, str]],
+    until: float,
+    epochs: dict[Key, int] | None = None,
 ) -> list[dict[Key, int | Exception]]:
-    """Ask each leader for all of its partitions: one request per timestamp and isolation level, all in parallel."""
+    """Ask each leader for all of its partitions: one request per timestamp and isolation level, all in parallel.
+
+    ``epochs`` takes up the leader epoch that was the newest when the first of the ends was told.
+    """
     from kafka.errors import KafkaError, for_code
     from kafka.protocol.consumer import ListOffsetsRequest
 
@@ -167,8 +182,8 @@ async def _offsets(
                 ],
                 min_version=2 if isolation_level == "read_committed" else 1,
             )
-            sent.append((answers, mine, client.send(request, node)))
-    for answers, mine, future in sent:
+            sent.append((timestamp, answers, mine, client.send(request, node)))
+    for timestamp, answers, mine, future in sent:
         try:
             response = await client.within(future, until)
         except KafkaError as error:
@@ -178,6 +193,13 @@ async def _offsets(
             for part in topic.partitions:
                 key = (topic.name, part.partition_index)
                 answers[key] = for_code(part.error_code)(f"{key[0]}-{key[1]}") if part.error_code else part.offset
+                if (
+                    epochs is not None
+                    and timestamp == _LATEST
+                    and not part.error_code
+                    and (part.leader_epoch or 0) >= 0
+                ):
+                    epochs.setdefault(key, part.leader_epoch)
         for key in mine:
             answers.setdefault(key, for_code(3)(f"{key[0]}-{key[1]}"))
     return found
@@ -190,6 +212,37 @@ async def at_time(
     metadata = await _metadata(client, {t for t, _ in keys}, until)
     (found,) = await _offsets(client, metadata, keys, [(milliseconds, isolation_level)], until)
     return {k: o if o >= 0 else None for k, o in found.items() if isinstance(o, int)}
+
+
+async def ends_of_epochs(client: Client, epochs: Mapping[Key, int], until: float) -> dict[Key, int]:
+    """Return where the records of leader epochs end, up to these ones; KIP-101. What no leader knows is missing."""
+    from kafka.errors import KafkaError
+    from kafka.protocol.consumer import OffsetForLeaderEpochRequest
+
+    topic_of = OffsetForLeaderEpochRequest.OffsetForLeaderTopic
+    part_of = topic_of.OffsetForLeaderPartition
+    metadata = await _metadata(client, {t for t, _ in epochs}, until)
+    found: dict[Key, int] = {}
+    sent = []
+    for node, mine in metadata.by_leader(epochs).items():
+        topics = [
+            topic_of(
+                topic=t,
+                partitions=[part_of(partition=p, current_leader_epoch=-1, leader_epoch=epochs[t, p]) for p in parts],
+            )
+            for t, parts in _by_topic(mine).items()
+        ]
+        sent.append(client.send(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), node))
+    for future in sent:
+        try:
+            response = await client.within(future, until)
+        except KafkaError:
+            continue
+        for topic in response.topics:
+            for part in topic.partitions:
+                if not part.error_code and part.end_offset >= 0:
+                    found[topic.topic, part.partition] = part.end_offset
+    return found
 
 
 async def retention(client: Client, topics: Collection[str], until: float) -> dict[str, timedelta | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
@@ -75,6 +75,12 @@ class KafkaTopics:
         """
         found = self.cluster.ids(map(bare, streams))
         return {named(self.config.prefix, topic): own for topic, own in found.items()}
+
+    def ends_of_epochs(self, epochs: Mapping[Key, int]) -> dict[Key, int]:
+        """Return where the records of leader epochs end: :meth:`Cluster.ends_of_epochs`; of topics of this cluster."""
+        own = {(bare(t), p): n for (t, p), n in epochs.items() if named(self.config.prefix, bare(t)) == t}
+        found = self.cluster.ends_of_epochs(own)
+        return {(named(self.config.prefix, topic), partition): end for (topic, partition), end in found.items()}
 
     def deleted(self, topics: Iterable[str]) -> list[str]:
         """Return which of these topics a pattern would match, but are no longer there; none without a pattern.

@@ -5,13 +5,15 @@ from __future__ import annotations
 import gc
 import os
 import random
+import shutil
 import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from tests.fixtures.node import SecondNode
@@ -22,6 +24,7 @@ from sluice.local.kafka import Broker, Topics
 from sluice.sources.kafka import Cluster, FirstUnread, KafkaSettings, PartitionState
 from sluice.sources.kafka.cluster import ends, starts
 from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.state import TopicState
 
 pytestmark = pytest.mark.kafka
 
@@ -30,6 +33,10 @@ Make = Callable[..., str]
 
 def cluster(bootstrap: str, timeout: float = 20) -> Cluster:
     return Cluster(KafkaSettings(bootstrap, {"bootstrap.servers": bootstrap}), timeout=timeout)
+
+
+def ends_of(states: Iterable[TopicState]) -> dict[tuple[str, int], int]:
+    return {(name, partition): end for name, parts in ends(states).items() for partition, end in parts.items()}
 
 
 def fill(topics: Topics, name: str, *counts: int) -> None:
@@ -140,6 +147,31 @@ def test_kafka_dead_broker_is_unreachable_leaves_no_thread_and_recovers(
         broker.start()
     assert kept.look([name])[0].partitions == {0: PartitionState(0, 0)}, "it recovers by itself"
     kept.close()
+
+
+def test_kafka_leader_epoch_tells_a_log_that_lost_its_end(
+    broker: Broker, topics: Topics, topic: Make, tmp_path: Path
+) -> None:
+    name, asked = topic(1), cluster(broker.bootstrap)
+    log = next(broker.data_dir.rglob(f"{name}-0"))
+    fill(topics, name, 5)
+    broker.kill()
+    shutil.copytree(log, tmp_path / "earlier")
+    broker.start()
+    fill(topics, name, 5)
+    (before,) = asked.snapshot([name])
+    seen = {(name, 0): before.partitions[0].epoch or 0}
+    assert asked.ends_of_epochs(seen) == ends_of([before]) == {(name, 0): 10}
+    broker.kill()
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "earlier", log)
+    broker.start()
+    fill(topics, name, 8)
+    (now,) = asked.snapshot([name])
+    assert (now.topic_id, ends_of([now])) == (before.topic_id, {(name, 0): 13})
+    assert asked.ends_of_epochs(seen) == {(name, 0): 5}
+    assert asked.ends_of_epochs({(name, 0): now.partitions[0].epoch or 0}) == {(name, 0): 13}
+    asked.close()
 
 
 def test_kafka_silent_listener_leaves_no_thread() -> None:
