@@ -49,6 +49,7 @@ def ended(dag: DAG) -> dict[str, str]:
     return states(dag.test(logical_date=None))
 
 
+@pytest.mark.long
 def test_example_dags_run(examples: dict[str, DAG]) -> None:
     repair = ended(examples.pop("example_repair"))  # first: there is no table behind the runs of the others
     assert repair.pop("redrive") == "skipped", "nothing is lost"

@@ -53,6 +53,7 @@ def sent(file: Path, spark: FakeSpark, folder: Path) -> dict[str, dict[str, Any]
     return {event["job"]["name"]: event for event in found if event["eventType"] in ("COMPLETE", "FAIL")}
 
 
+@pytest.mark.long
 def test_lineage_of_a_run_has_its_offsets_its_table_and_each_expectation(
     pipeline_file: Any, spark: FakeSpark, home: Path, tmp_path: Path
 ) -> None:

@@ -95,6 +95,7 @@ def dag_of(
     return make
 
 
+@pytest.mark.long
 def test_alert_of_a_failed_run_has_the_words_of_the_task_that_failed(
     dag_of: Any, call_back: Any, paged: Any, spark: FakeSpark, backlog: Any, golden: Golden,
     monkeypatch: pytest.MonkeyPatch,

@@ -207,8 +207,8 @@ CORRECTIONS: dict[str, type[Correction]] = {
     "retract": Retraction,
     "reset": ResetCorrection,
 }
-RARE = ("quarantine-drop",)
-"""It goes through the code of a redrive: killed by ``make chaos`` alone."""
+RARE = ("quarantine-drop", "redrive-quarantined")
+"""They go through the code of a redrive: killed by ``make chaos`` alone."""
 
 
 def cases() -> Iterator[Any]:

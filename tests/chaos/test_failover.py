@@ -72,6 +72,7 @@ def test_failover_over_and_back_with_each_record_once(mirrored: Mirrored) -> Non
     assert mirrored.cli("status", mirrored.name, "--json").stdout == before
 
 
+@pytest.mark.long
 def test_failover_quarantines_an_origin_header_that_is_wrong_or_missing(mirrored: Mirrored) -> None:
     mirrored.configure(kafka={"origin_required": True})
     mirrored.make(2)

@@ -84,6 +84,7 @@ def test_tombstones_are_refused_or_rows_and_can_be_redriven(sandbox: Sandbox, re
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_transform_that_breaks_its_promise_about_rows_commits_nothing(sandbox: Sandbox) -> None:
     sandbox.feed(9, bad_every=3)
     for sql in (

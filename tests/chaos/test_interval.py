@@ -40,6 +40,7 @@ def assert_replaced_by_time(sandbox: Sandbox, *replaced: tuple[int, int, int]) -
     assert versions(sandbox) == wanted
 
 
+@pytest.mark.long
 def test_interval_leaves_the_table_as_it_was_and_reads_only_its_batches(sandbox: Sandbox) -> None:
     assert "no live run has read anything yet" in sandbox.run("too early", interval=days(1, 3)).stderr
     feed_days(sandbox, 1, 11)

@@ -256,6 +256,7 @@ def test_state_is_refused_when_the_version_of_its_account_is_gone(sandbox: Sandb
     assert Counter(row["carrier"] for row in listed(sandbox)) == Counter(["new 0", "new 1"])
 
 
+@pytest.mark.long
 def test_join_that_doubles_a_record_is_refused_although_another_has_no_row(sandbox: Sandbox) -> None:
     remembering(sandbox, sql=JOIN.replace("LEFT JOIN", "JOIN"))
     write_deltalake(str(sandbox.home / "carriers"), pa.table({"id": [0, 0], "carrier": ["a", "b"]}))

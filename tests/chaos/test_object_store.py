@@ -66,6 +66,7 @@ def test_object_store_names_the_package_that_spark_needs(sandbox: Sandbox, bucke
     assert sum(bucket.offsets("table").values()) == sandbox.total("written") == 6
 
 
+@pytest.mark.long
 def test_object_store_interval_is_replaced_and_vacuumed(sandbox: Sandbox, bucket: Bucket) -> None:
     sandbox.configure(sink={"delta": {"path": f"{bucket.url}/table"}})
     drain(sandbox, 12, "live")

@@ -38,6 +38,7 @@ def verdict(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     return before
 
 
+@pytest.mark.long
 def test_refused_records_count_in_the_verdict_of_each_kind_of_run(sandbox: Sandbox) -> None:
     not_null = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
     sandbox.configure(quality=suite(sandbox, not_null))

@@ -59,6 +59,7 @@ def test_kafka_source_that_is_down_trimmed_or_recreated_is_refused_by_name_and_n
     }  # fmt: skip
 
 
+@pytest.mark.long
 def test_kafka_topic_without_records_is_an_empty_run(sandbox: Sandbox) -> None:
     sandbox.run("empty")
     row = sandbox.ledger.known_run(sandbox.name, "empty")

@@ -66,6 +66,7 @@ def ids(box: Any) -> list[int]:
     return sorted(row["id"] for row in listed(box))
 
 
+@pytest.mark.long
 @sources("json", fast=["json"])
 def test_file_of_csv_has_line_breaks_in_rows_and_one_header(box: Any) -> None:
     path = str(box.outside / "orders")
@@ -84,6 +85,7 @@ def test_file_of_csv_has_line_breaks_in_rows_and_one_header(box: Any) -> None:
     assert "'name,id'" in box.run("other columns", expect=10).message
 
 
+@pytest.mark.long
 @sources("json", fast=["json"])
 def test_file_that_changed_is_refused_ignored_or_read_and_one_that_is_not_complete_waits(box: Any) -> None:
     reading(box)
@@ -109,6 +111,7 @@ def test_file_that_changed_is_refused_ignored_or_read_and_one_that_is_not_comple
     assert ids(box) == [0, 7, 8, 9]
 
 
+@pytest.mark.long
 @sources("json", fast=["json"])
 def test_file_source_refuses_a_book_that_was_recreated_and_a_folder_that_is_gone(box: Any) -> None:
     drain(box, 3, "first")
@@ -196,6 +199,7 @@ def test_jdbc_rows_that_changed_after_they_were_landed_are_written_and_redriven_
 # --- queues ----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 @sources("redis", "nats", fast=["redis"])
 def test_queue_messages_that_the_server_removed_are_given_up_by_name(box: Any) -> None:
     drain(box, 6, "first")

@@ -61,6 +61,7 @@ def split(bad: Placed, unreadable: Placed) -> dict[Any, Any]:
     return {**dict(zip(bad, (BETWEEN, NULL, BETWEEN), strict=True)), unreadable[0]: ("json", None)}
 
 
+@pytest.mark.long
 def test_killed_run_splits_each_row_once(sandbox: Sandbox) -> None:
     """Recorded states have each other point."""
     configure(sandbox, 0)

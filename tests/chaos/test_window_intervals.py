@@ -63,6 +63,7 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay") -
     return stream
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "recovery"),
     [(SLIDING, "replay"), *long((HOURLY, "wal"), (UPDATED, "replay"), (PANES, "replay"))],
@@ -312,6 +313,7 @@ def test_sessions_that_the_file_divides_are_replaced_together_or_not_at_all(sand
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_intervals_whose_sessions_may_touch_are_rivals() -> None:
     def note(first: int, last: int, reach: int | None) -> dict[str, Any]:
         windows = {"rows": 1} if reach is None else {"rows": 1, "reach": milliseconds(minute(reach))}

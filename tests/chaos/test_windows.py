@@ -22,6 +22,7 @@ from tests.fixtures.runs import Sandbox
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "window", [SLIDING, *long(HOURLY, PANES, SESSIONS)], ids=["sliding", "tumbling", "panes", "sessions"]
 )

@@ -14,7 +14,6 @@ import os
 import sys
 import time
 import zipfile
-from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
@@ -36,19 +35,18 @@ __all__ = ["PARTITIONS", "TOPIC", "FeedResult", "feed", "feed_into", "partition_
 TOPIC = "flights"
 PARTITIONS = 4
 
-_IN_FLIGHT = 20_000
 _CHUNK = 10_000
 _FILE = 1_000
 """Flights of a file, or of a transaction."""
 _TIMEOUT = 120.0
 
-# gzip costs less than the checksums it saves: kafka-python computes those in Python, over the compressed data.
-_PRODUCER: dict[str, object] = {
-    "linger_ms": 10,
-    "batch_size": 256 * 1024,
-    "compression_type": "gzip",
-    "metrics_enabled": False,
-    "delivery_timeout_ms": int(_TIMEOUT * 1000),
+_PRODUCER: dict[str, Any] = {
+    "enable.idempotence": True,
+    "enable.gapless.guarantee": True,  # records behind one that failed would wrongly account for it
+    "linger.ms": 10,
+    "compression.type": "gzip",  # which each client reads
+    "delivery.timeout.ms": int(_TIMEOUT * 1000),
+    "allow.auto.create.topics": False,
 }
 
 
@@ -206,28 +204,46 @@ def _produce(
     rate: float | None,
     report: Callable[[str], None],
 ) -> None:
+    from confluent_kafka import KafkaException, Producer
+
     began = reported = time.monotonic()
-    waiting: deque[Any] = deque()
-    done = 0
-    with topics.producer(**_PRODUCER) as producer:
-        for lane, rank, at, key, value in flights.records(positions):
-            if rate is not None:
-                ahead = began + done / rate - time.monotonic()
-                if ahead > 0.01:
-                    time.sleep(ahead)
-            header = [(HEADER, held[lane].add(rank))]
-            waiting.append(producer.send(topic, key=key, value=value, headers=header, partition=lane, timestamp_ms=at))
-            done += 1
-            # Acknowledgements are awaited regularly: records after a failed one would wrongly account for it.
-            if len(waiting) > _IN_FLIGHT:
-                for _ in range(_IN_FLIGHT // 2):
-                    waiting.popleft().get(_TIMEOUT)
-            if done % 1000 == 0 and time.monotonic() - reported > 2:
+    done, failed = 0, list[Any]()
+
+    def delivered(error: Any, _: Any) -> None:
+        if error is not None:
+            failed.append(error)
+
+    def check() -> None:
+        if failed:
+            raise topics.unreachable(str(failed[0]))
+
+    # kafka-python takes a minute of CPU for these records
+    producer = Producer({"bootstrap.servers": topics.bootstrap, **_PRODUCER})
+    for lane, rank, at, key, value in flights.records(positions):
+        if rate is not None:
+            ahead = began + done / rate - time.monotonic()
+            if ahead > 0.01:
+                time.sleep(ahead)
+        header: list[tuple[str, str | bytes | None]] = [(HEADER, held[lane].add(rank))]
+        while True:
+            try:
+                producer.produce(topic, value, key, lane, on_delivery=delivered, timestamp=at, headers=header)
+                break
+            except BufferError:  # so many are not acknowledged yet
+                producer.poll(0.1)
+            except KafkaException as error:
+                raise topics.unreachable(str(error.args[0])) from error
+            check()
+        done += 1
+        if done % 1000 == 0:
+            producer.poll(0)
+            check()
+            if time.monotonic() - reported > 2:
                 reported = time.monotonic()
                 report(f"{done}/{len(positions)} flights, {done / (reported - began):,.0f} a second")
-        producer.flush(_TIMEOUT)
-        for future in waiting:
-            future.get(_TIMEOUT)
+    if producer.flush(_TIMEOUT):
+        raise topics.unreachable("did not acknowledge in time")
+    check()
     report(f"{done}/{len(positions)} flights in {time.monotonic() - began:.1f} s")
 
 

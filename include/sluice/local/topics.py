@@ -192,11 +192,12 @@ class Topics:
         if "error" in outcome:
             raise outcome["error"]
         if "result" not in outcome:
-            raise self._unreachable("did not answer in time")
+            raise self.unreachable("did not answer in time")
         result: T = outcome["result"]
         return result
 
-    def _unreachable(self, why: str) -> SourceUnreachableError:
+    def unreachable(self, why: str) -> SourceUnreachableError:
+        """Return the error of a broker that does not do what it is asked."""
         return SourceUnreachableError(
             f"the broker at {self.bootstrap} {why}",
             next_step="python -m sluice.local.kafka status",
@@ -208,7 +209,7 @@ class Topics:
         try:
             socket.create_connection((host, int(port)), timeout=min(5, self.timeout)).close()
         except OSError as error:
-            raise self._unreachable(f"cannot be reached: {error}") from error
+            raise self.unreachable(f"cannot be reached: {error}") from error
 
     @contextlib.contextmanager
     def _admin(self) -> Iterator[Any]:
@@ -224,7 +225,7 @@ class Topics:
                 bootstrap_timeout_ms=milliseconds,
             )
         except KafkaTimeoutError as error:
-            raise self._unreachable("did not answer in time") from error
+            raise self.unreachable("did not answer in time") from error
         try:
             yield admin
         finally:
@@ -252,7 +253,7 @@ class Topics:
         try:
             producer = KafkaProducer(bootstrap_servers=self.bootstrap, **(settings | config))
         except KafkaTimeoutError as error:
-            raise self._unreachable("did not answer in time") from error
+            raise self.unreachable("did not answer in time") from error
         try:
             yield producer
         finally:

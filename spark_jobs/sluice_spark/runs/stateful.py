@@ -9,11 +9,11 @@ from typing import Any, cast
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import CheckpointError, ConfigError, SluiceError, begin_again
+from sluice.errors import CheckpointError, ConfigError, OffsetsGoneError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, RangeAccount
 from sluice.run.rebuilding import former_to
 from sluice.run.slowest import held_by
 from sluice.text import moment
@@ -117,6 +117,7 @@ class StatefulRoute:
                 _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
                 _consume(let_out, source, ranges)
+                _refuse_fewer(context.pipeline, tables, number, source, ranges)
                 if log is None:
                     self.batches.unchanged()
                 tables.checkpoint.sync(number)
@@ -417,6 +418,36 @@ def _consume(let_out: DataFrame, source: Records, ranges: Sequence[OffsetRange])
         raise
     except Exception as error:
         raise source.diagnose(error, ranges) from error
+
+
+def _refuse_fewer(
+    pipeline: Pipeline, tables: Tables, number: int, source: Records, ranges: Sequence[OffsetRange]
+) -> None:
+    """Refuse state of a committed batch that was made without records which the source removed since.
+
+    Raises
+    ------
+    OffsetsGoneError
+        If fewer records can be read than the batch's account has.
+    """
+    accounts = [RangeAccount.from_dict(each) for each in _note(tables, number).get("accounts", ())]
+    due = sum(a.counts.planned - a.counts.absent - a.counts.lost for a in accounts)
+    if not due:
+        return
+    try:
+        fewer = due - source.read(ranges).count()
+    except SluiceError:
+        raise
+    except Exception as error:
+        raise source.diagnose(error, ranges) from error
+    if fewer > 0:
+        raise OffsetsGoneError(
+            f"pipeline {pipeline.name!r}: a driver died after it committed batch {number}, whose state is still to be "
+            f"made, and the source removed {fewer:,} of its records by compaction since",
+            state=f"batch {number} is in the sink once; its state would lack what these records added",
+            next_step=f"go on without the state: {begin_again(pipeline.name)}",
+            ranges=list(ranges),
+        )
 
 
 def define(pipeline: Pipeline, tables: Tables) -> None:

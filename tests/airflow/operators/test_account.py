@@ -30,6 +30,7 @@ def committed_by(run: str, start: int, end: int, batch: int) -> None:
         ledger.run_closed(lease, state="failed", verdict=None)
 
 
+@pytest.mark.long
 def test_account_announces_offsets_of_failed_runs_with_the_next_event(
     dag: DAG, spark: FakeSpark, events: Any, capfd: Any
 ) -> None:

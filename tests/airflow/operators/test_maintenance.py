@@ -209,6 +209,7 @@ with DAG("closing", schedule=None, params={{"why": "retention", "former": "old"}
 """
 
 
+@pytest.mark.long
 def test_dag_adopts_a_pipeline_and_acknowledges_its_losses_by_templates(
     pipeline_file: Any, renamed: None, dags_in: Any, make: Any, context: Any
 ) -> None:

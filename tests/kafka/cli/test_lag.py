@@ -112,6 +112,7 @@ def watching(sandbox: Sandbox) -> Iterator[Watch]:
         watch.process.wait()
 
 
+@pytest.mark.long
 def test_lag_watch_sees_a_run_and_a_stopped_broker_and_ends_with_the_code_of_its_last_look(sandbox: Sandbox) -> None:
     sandbox.feed(4)
     with watching(sandbox) as watch:

@@ -61,6 +61,7 @@ def test_arrow_function_may_add_columns_and_leave_out_rows(sandbox: Sandbox, eng
     assert account["filtered"] == 40 - 4 - account["written"]
 
 
+@pytest.mark.long
 def test_arrow_function_may_return_many_rows_if_the_file_says_so(sandbox: Sandbox) -> None:
     configure(sandbox, "twice", "auto", rows="many")
     sandbox.feed(30)

@@ -240,6 +240,7 @@ def test_arrow_path_writes_what_the_spark_path_writes(
     assert found[0] == found[1]
 
 
+@pytest.mark.long
 def test_arrow_path_loses_what_overflows_alone_as_the_spark_path(sandbox: Sandbox) -> None:
     doubled = {"sql": "SELECT *, id * 2 AS twice FROM source"}
     sandbox.configure(recovery="ignore_range", transform=doubled, kafka={"max_records_per_batch": 100})
@@ -252,6 +253,7 @@ def test_arrow_path_loses_what_overflows_alone_as_the_spark_path(sandbox: Sandbo
     assert sandbox.account("r") == dict(planned=11, written=10, filtered=0, quarantined=0, absent=0, lost=1)
 
 
+@pytest.mark.long
 def test_arrow_path_leaves_records_of_another_form_to_spark(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_TRIAL", 10)
     sandbox.configure(kafka={"max_records_per_batch": 40})
@@ -274,6 +276,7 @@ def test_arrow_path_takes_a_batch_without_offsets(sandbox: Sandbox) -> None:
 # --- what fails ----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.long
 def test_arrow_path_leaves_a_range_that_cannot_be_read_to_spark_in_the_same_batch(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -287,6 +290,7 @@ def test_arrow_path_leaves_a_range_that_cannot_be_read_to_spark_in_the_same_batc
     assert sum(note_of(commit) is not None for commit in history) == 1  # one commit holds both
 
 
+@pytest.mark.long
 def test_arrow_path_that_fails_is_left_for_the_rest_of_the_run(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -316,6 +320,7 @@ class Chunks:
         yield from (self, self)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("error", [MemoryError(), UnreadableError("an expression fails"), OSError("disk full")])
 def test_arrow_worker_copies_records_whatever_fails_while_their_rows_are_written(
     tmp_path: Path, error: Exception
@@ -397,6 +402,7 @@ def test_arrow_path_lands_in_the_log_what_spark_reads_byte_for_byte(sandbox: San
     assert sandbox.sink() == sandbox.on_broker()
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("transform", [{"sql": "SELECT * FROM source"}, {"arrow": "arrowgate:held"}])
 def test_arrow_path_reads_once_for_log_and_sink_unless_a_function_may_take_its_time(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, transform: dict[str, str]
@@ -418,6 +424,7 @@ def test_arrow_path_reads_once_for_log_and_sink_unless_a_function_may_take_its_t
     assert not sandbox.never_committed()
 
 
+@pytest.mark.long
 def test_arrow_path_does_not_use_rows_that_were_written_for_other_ranges(
     sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -436,6 +443,7 @@ def test_arrow_path_does_not_use_rows_that_were_written_for_other_ranges(
     assert not sandbox.never_committed()
 
 
+@pytest.mark.long
 def test_log_takes_from_spark_a_range_that_cannot_be_copied(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     unreadable(monkeypatch, "last")
     sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 30})
@@ -448,6 +456,7 @@ def test_log_takes_from_spark_a_range_that_cannot_be_copied(sandbox: Sandbox, mo
     assert not sandbox.never_committed(f"logs/{sandbox.name}")
 
 
+@pytest.mark.long
 def test_log_that_both_paths_wrote_is_read_by_either(sandbox: Sandbox) -> None:
     for number, engine in enumerate(("spark", "auto")):
         sandbox.configure(
@@ -486,6 +495,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     return Watched.taken
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
 def test_arrow_path_reads_batches_before_spark_plans_them(
     sandbox: Sandbox, taken: list[tuple[str, bool]], isolation: str, monkeypatch: pytest.MonkeyPatch
@@ -514,6 +524,7 @@ def test_arrow_path_makes_a_batch_as_large_as_fits_into_half_a_minute(sandbox: S
     assert "batch 2: 500 offsets" in said
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_arrow_path_removes_rows_of_batches_that_a_failed_run_did_not_come_to(
     sandbox: Sandbox, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch, recovery: str

@@ -237,6 +237,7 @@ def test_avro_worker_without_fastavro_refuses_no_record(registry: StandIn, monke
         own.read(b"\0\0\0\0\1\2")
 
 
+@pytest.mark.long
 def test_avro_columns_that_init_declares_take_the_records(spark: SparkSession, registry: StandIn) -> None:
     """Each type that has a column, with the values of the table above."""
     taken = [

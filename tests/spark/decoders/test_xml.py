@@ -194,6 +194,7 @@ def test_xml_fetches_nothing_and_expands_no_entity(spark: SparkSession, tmp_path
     assert found == ["xml", "xml", "xml", "xml", "xml", "type", {}, {"s": "<!DOCTYPE html>"}]
 
 
+@pytest.mark.long
 def test_xml_documents_that_are_large_or_deep_end_no_task(spark: SparkSession) -> None:
     big, deep = "x" * 3_000_000, 100_000
     values: list[str | bytes | None] = [

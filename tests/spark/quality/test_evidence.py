@@ -82,6 +82,7 @@ def test_evidence_shows_masked_values_nowhere(
     assert broken["expect_column_max_to_be_between"].observed == 19, "another column is not masked"
 
 
+@pytest.mark.long
 def test_evidence_of_errors_shows_no_masked_values(
     spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -120,6 +121,7 @@ def test_evidence_that_cannot_be_had_leaves_the_verdict(
     assert SECRET not in caplog.text
 
 
+@pytest.mark.long
 def test_evidence_of_many_rows_is_a_sample_and_of_rows_without_offsets_values(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -134,6 +136,7 @@ def test_evidence_of_many_rows_is_a_sample_and_of_rows_without_offsets_values(
     assert (broken.examples, broken.records) == (["secret-a", "secret-b"], [])
 
 
+@pytest.mark.long
 def test_evidence_has_values_of_several_columns_and_of_any_type(spark: SparkSession, tmp_path: Path) -> None:
     suite = [expect("column_pair_values_to_be_equal", column_A="name", column_B="_topic"),
              expect("compound_columns_to_be_unique", column_list=["_topic", "_run"]),

@@ -111,6 +111,7 @@ def test_sink_needs_no_offsets_in_a_run_of_an_aggregate(request: pytest.FixtureR
     assert [(row["n"], row["total"]) for row in found] == [(5, 10)]
 
 
+@LONG
 def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: pytest.FixtureRequest) -> None:
     box: Any = made(BOXES["postgres"], request)
     box.change(
@@ -132,6 +133,7 @@ def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: p
     box.assert_exact()
 
 
+@LONG
 def test_postgres_run_notices_a_redrive_or_an_interval_that_was_restored_away(
     request: pytest.FixtureRequest,
 ) -> None:

@@ -94,6 +94,7 @@ def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[
     }  # fmt: skip
 
 
+@pytest.mark.long
 @pytest.mark.spark
 def test_kafka_group_of_a_run_has_its_positions_and_the_same_lag_by_kafkas_own_tool(
     sandbox: Sandbox, broker: Broker, kafka_jars: list[Path]

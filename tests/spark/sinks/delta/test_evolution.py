@@ -119,6 +119,7 @@ NEW = "named_struct('y', 'n', 'in', array(named_struct('q', 'm', 'p', id)), 'x',
 MAP = "map('k', named_struct({}))"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("partition_by", [[], ["day"]], ids=["whole", "partitioned"])
 def test_delta_old_and_new_rows_are_read_by_spark_and_delta_rs(
     spark: SparkSession, tmp_path: Path, partition_by: list[str]

@@ -112,6 +112,7 @@ def test_delta_opens_only_files_that_may_hold_the_rows(
     assert ids(sink.rows_of(spark, ["run-2", "again"])[0]) == Counter(range(20, 30))
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [28, 60])
 def test_delta_adds_statistics_to_an_earlier_table_once(
     spark: SparkSession, tmp_path: Path, columns: int, caplog: pytest.LogCaptureFixture
@@ -139,6 +140,7 @@ def test_delta_adds_statistics_to_an_earlier_table_once(
     assert ids(spark.read.format("delta").load(sink.path)) == Counter(range(20))
 
 
+@pytest.mark.long
 def test_delta_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: SparkSession, tmp_path: Path) -> None:
     """Spark refuses a list that names a column without statistics, at each change of the table's metadata."""
     spark.conf.set("spark.databricks.delta.properties.defaults.enableDeletionVectors", "false")
@@ -198,6 +200,7 @@ def settle(sink: DeltaSink, staged: Staged, schema: StructType, together: thread
     return sink.commit(staged, schema, 0, NOTE)
 
 
+@pytest.mark.long
 def test_delta_sets_statistics_while_others_commit(spark: SparkSession, tmp_path: Path) -> None:
     frame, together = rows(spark, 0, 4, "run-0"), threading.Barrier(4)
     for round_ in range(4):

@@ -72,6 +72,7 @@ def test_delta_versions_outlive_the_checkpoints_of_the_log(spark: SparkSession, 
     assert ids(tmp_path / "t") == Counter(range(5))
 
 
+@pytest.mark.long
 def test_delta_opens_a_table_by_few_commits_however_old_it_is(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app")
     empty = sink.stage(rows(spark, 0, 0), "empty")
@@ -193,6 +194,7 @@ def test_delta_replaces_and_counts_no_rows_that_deletion_vectors_deleted(spark: 
     DeltaSink(str(tmp_path / "none"), "live").check_replaceable()
 
 
+@pytest.mark.long
 def test_delta_sees_deletion_vectors_that_come_between_two_attempts(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +229,7 @@ def test_delta_finds_notes_however_far_back_they_are(
         assert [n["version"] for n in sink.notes(-1)] == list(range(19, -1, -1))
 
 
+@pytest.mark.long
 def test_delta_refuses_files_whose_path_does_not_name_their_partition(spark: SparkSession, tmp_path: Path) -> None:
     """Files in place of such ones would be of no partition. The remedy of the message helps."""
     sink = DeltaSink(str(tmp_path / "t"), "live", ["part"])
@@ -246,6 +249,7 @@ def test_delta_refuses_files_whose_path_does_not_name_their_partition(spark: Spa
     DeltaSink(sink.path, "live", ["part"]).check(rows(spark, 0, 1, part="id % 2").schema)  # nothing was taken back
 
 
+@pytest.mark.long
 def test_delta_table_without_partitions_may_have_files_in_any_folder(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, rows(spark, 0, 10), 0)

@@ -73,6 +73,7 @@ def test_postgres_brings_no_deleted_row_back_by_an_older_record(into_postgres: P
     sandbox.assert_balanced()
 
 
+@pytest.mark.long
 def test_postgres_orders_rows_and_tombstones_by_a_sequence(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     keys = deleting(
@@ -126,6 +127,7 @@ def test_postgres_suite_judges_rows_and_no_tombstones(into_postgres: PostgresSan
     assert [sandbox.account(run)["quarantined"] for run in ("one", "two")] == [1, 0]
 
 
+@pytest.mark.long
 def test_postgres_trigger_that_keeps_a_row_is_no_silent_deletion(into_postgres: PostgresSandbox) -> None:
     sandbox = into_postgres
     sandbox.configure(**deleting())
