@@ -22,7 +22,7 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
 from sluice.ranges import Counts, OffsetRange
-from sluice.run.checkpoint import Checkpoint
+from sluice.run.checkpoint import Checkpoint, Clock
 from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.paned import PaneWriter
 from sluice_spark.batch.processed import ProcessorWriter
@@ -35,7 +35,7 @@ from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer
 from sluice_spark.windows import state
 from sluice_spark.windows.decomposed import decompose
-from sluice_spark.windows.late import inside, late, partly_late
+from sluice_spark.windows.late import all_inside, inside, late, partly_late
 from sluice_spark.windows.watermark import seconds
 
 pytestmark = pytest.mark.spark
@@ -189,6 +189,20 @@ def writer_of(spark: SparkSession, spec: Pipeline, folder: Path) -> StatefulWrit
     return PaneWriter.of(writer, decompose(spark, writer.window, shape.rows))
 
 
+@pytest.mark.parametrize("name", ["window", "window-complete", "dedupe", "processor"])
+def test_operator_names_a_record_before_1970_that_no_watermark_makes_late(
+    spark: SparkSession, make: Make, tmp_path: Path, name: str
+) -> None:
+    spec = make(OPERATORS[name], schema="at TIMESTAMP, k STRING, v INT")
+    writer, span = writer_of(spark, spec, tmp_path), OffsetRange("t", 3, 0, 2)
+    source = Held(frame_of(spark, [Record(row(0, "a")), Record(b'{"at": "1960-01-01T00:00:00Z", "k": "a", "v": 1}')]))
+    takes_all = name == "window-complete"
+    now = int(NOON.timestamp() * 1000)
+    for mark, refused, dropped in ((0, not takes_all, False), (1, False, not takes_all)):
+        seen = replace(writer, clock=Clock(mark, mark, now)).count([span], source)
+        assert (seen.bad, seen.late) == ({("t", 3): 1} if refused else {}, {("t", 3): 1} if dropped else {})
+
+
 @pytest.mark.parametrize("name", [n if n in PARTS else pytest.param(n, marks=pytest.mark.long) for n in OPERATORS])
 def test_operator_accounts_for_each_record_and_keeps_what_is_open(
     few: SparkSession, make: Make, tmp_path: Path, name: str
@@ -282,7 +296,7 @@ def test_window_rules_of_late_records_and_of_intervals_are_those_of_spark(
     rows = spark.createDataFrame([(m,) for m in MICROS], "us LONG").select("us", F.timestamp_micros("us").alias("at"))
     marks, spans = [0, 120_000, 119_999, 90_500, -60_000], [(0, 60_000), (-61_000, 20_000), (30_500, 30_501)]
     marked = [each for mark in marks for each in (late(window, mark), partly_late(window, mark))]
-    marked += [inside(window, *span) for span in spans]
+    marked += [of(window, *span) for of in (inside, all_inside) for span in spans]
     found = {r[0]: r[1] for r in rows.select("us", F.array(*marked)).collect()}
     own = F.window("at", seconds(window.length), seconds(window.step))
     bounds: dict[int, list[tuple[int, int]]] = {}
@@ -293,5 +307,5 @@ def test_window_rules_of_late_records_and_of_intervals_are_those_of_spark(
         for mark in marks:
             closed = [end <= mark * 1000 for _, end in bounds[us]]
             expected += [all(closed), any(closed) and not all(closed)]
-        expected += [any(a * 1000 <= start < b * 1000 for start, _ in bounds[us]) for a, b in spans]
+        expected += [of(a * 1000 <= start < b * 1000 for start, _ in bounds[us]) for of in (any, all) for a, b in spans]
         assert found[us] == expected, us

@@ -109,6 +109,7 @@ class Case:
     notes: list[str] = field(default_factory=list)
 
 
+NO_FOLDERS = {60: "x" * 300, 70: "__HIVE_DEFAULT_PARTITION__", 80: "a\0b"}
 PLACES = ["a", "b c", "", None, "é/ü", "50%=x?", "a", ".", "😀:'", "_"]
 SUITE = [
     expect("values_to_be_between", column="number", min_value=5),
@@ -128,7 +129,7 @@ def of_many_columns(n: int, chance: random.Random) -> tuple[bytes | None, str]:
     lists = [None, [], [None], [{"q": 1, "r s": "s"}, {}]]
     inner = {"x.y": chance.choice([None, "", "ü", "x" * 500]), "z": chance.choice(lists)}
     made = {
-        "id": n, "name": PLACES[n % 10], "other": {3: "odd\n", 11: None}.get(n % 20, f"name {n}"),
+        "id": n, "name": NO_FOLDERS.get(n, PLACES[n % 10]), "other": {3: "odd\n", 11: None}.get(n % 20, f"name {n}"),
         "day": ["2026-01-31", None, "2026-02-01"][n % 3], "b": [True, False, None][n % 7 % 3],
         "a.b": chance.choice([None, {}, inner]), "l": chance.choice([None, [], [[1, 2], None, []]]),
         "m": chance.choice([None, {}, {"k": 1.5, "": None}]), "d": chance.choice([None, 1.25, -3]),
@@ -145,6 +146,8 @@ def of_many_columns(n: int, chance: random.Random) -> tuple[bytes | None, str]:
         became = "expect_column_values_to_be_between number"
     elif n % 20 == 3:
         became = "expect_column_values_to_match_regex name"
+    elif n in NO_FOLDERS or made["name"] == "":
+        became = "partition_value other"
     more = {"more": n} if n % 3 and became in (WRITTEN, FILTERED) else {}
     kept = {name: value for name, value in made.items() if value is not None or chance.random() < 0.5}
     return json.dumps(kept | more).encode(), became
