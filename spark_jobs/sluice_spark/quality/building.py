@@ -8,6 +8,8 @@ import json
 import logging
 import os
 import threading
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from sluice.pipeline.suite import Suite, nearest, place
 __all__ = ["import_gx", "open_project", "problems_of", "remember", "remembered", "warm_up"]
 
 _STAMP = "suite.checked"
+_EXTREMES = ("expect_column_max_to_be_between", "expect_column_min_to_be_between")
 
 
 def import_gx() -> None:
@@ -64,7 +67,11 @@ def warm_up() -> threading.Thread:
 
 
 def problems_of(suite: Suite) -> list[str]:
-    """Return a message for each expectation that cannot be built: of an unknown type, or with wrong arguments."""
+    """Return a message for each expectation that cannot be judged.
+
+    It is of an unknown type, has wrong arguments or a bound that is compared with nothing, or Great Expectations has no
+    implementation of it for Spark.
+    """
     import_gx()
     from great_expectations.exceptions import ExpectationNotFoundError
     from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
@@ -77,6 +84,7 @@ def problems_of(suite: Suite) -> list[str]:
     for number, item in enumerate(suite.expectations, start=1):
         try:
             ExpectationConfiguration(**item).to_domain_obj()
+            lines += [f"{place(number, item)}: {text}" for text in _unjudged(item, get_expectation_impl(item["type"]))]
         except ExpectationNotFoundError:
             known = sorted(list_registered_expectation_implementations())
             hint = nearest(item["type"], known, "the known types are")
@@ -86,6 +94,24 @@ def problems_of(suite: Suite) -> list[str]:
             arguments = list(dict.fromkeys((*model.domain_keys, *model.success_keys)))
             lines += [f"{place(number, item)}: {text}" for text in _told(error, arguments)]
     return lines
+
+
+def _unjudged(item: Mapping[str, Any], model: Any) -> Iterator[str]:
+    from great_expectations.exceptions import MetricProviderError
+    from great_expectations.execution_engine import SparkDFExecutionEngine
+    from great_expectations.expectations.registry import get_metric_provider
+
+    if (metric := getattr(model, "map_metric", None)) is not None and not hasattr(model, "_validate_spark"):
+        try:
+            # it is asked for its class alone
+            get_metric_provider(f"{metric}.condition", SparkDFExecutionEngine.__new__(SparkDFExecutionEngine))
+        except MetricProviderError:
+            yield "Great Expectations cannot judge it on Spark"
+    if item["type"] in _EXTREMES:
+        for name in ("min_value", "max_value"):
+            with contextlib.suppress(ValueError, TypeError):
+                if datetime.fromisoformat(item["kwargs"].get(name)).tzinfo is not None:
+                    yield f"{name}: write the time without a zone, in UTC: it is compared with one without a zone"
 
 
 def remembered(suite: Suite, folder: Path) -> bool:
@@ -104,7 +130,7 @@ def remember(suite: Suite, folder: Path) -> None:
 
 
 def _stamp(suite: Suite) -> str:
-    text = json.dumps([version("great_expectations"), suite.expectations], sort_keys=True)
+    text = json.dumps([version("great_expectations"), 2, suite.expectations], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -76,6 +76,8 @@ _MISSPELT = [
     (expect("column_values_to_not_be_null"), "column"),
     (expect("column_values_to_be_between", column="n"), "min_value"),
     (expect("column_values_to_be_in_set", column="n", value_set="abc"), "value_set"),
+    (expect("column_values_to_match_like_pattern", column="name", like_pattern="a%"), "on Spark"),
+    (expect("column_max_to_be_between", column="n", max_value="2026-01-01T20:00:00Z"), "without a zone"),
 ]
 
 
