@@ -300,7 +300,9 @@ def test_sigterm_as_airflow_sends_it_ends_the_driver_and_the_retry_recovers(sand
     sandbox.assert_exact()
 
 
-def test_ctrl_c_at_sluice_run_closes_the_run_and_the_next_one_goes_on(sandbox: Sandbox) -> None:
+@contextlib.contextmanager
+def held(sandbox: Sandbox) -> Iterator[subprocess.Popen[str]]:
+    """Give a ``sluice run`` whose driver stands before its commit."""
     sandbox.configure(**PASSING)
     sandbox.feed(8)
     gate = sandbox.home / "gate"
@@ -313,6 +315,23 @@ def test_ctrl_c_at_sluice_run_closes_the_run_and_the_next_one_goes_on(sandbox: S
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:  # fmt: skip
         await_that((gate / "reached").exists, "the driver reached its gate", process)
+        yield process
+
+
+@LONG
+def test_killed_sluice_run_takes_its_driver_along(sandbox: Sandbox) -> None:
+    with held(sandbox) as process:
+        assert sandbox.ledger.running(sandbox.name) is not None
+        os.killpg(process.pid, signal.SIGKILL)
+        await_that(lambda: sandbox.ledger.running(sandbox.name) is None, "the driver is gone")
+        process.communicate(timeout=120)
+    sandbox.run("next")
+    sandbox.assert_exact()
+    assert sandbox.account("next")["written"] == 8
+
+
+def test_ctrl_c_at_sluice_run_closes_the_run_and_the_next_one_goes_on(sandbox: Sandbox) -> None:
+    with held(sandbox) as process:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err

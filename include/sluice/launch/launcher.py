@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from sluice.connections import Connection
 from sluice.launch.submit import Connections, SparkSubmit, bounded_run
+from sluice.launch.watchdog import LAUNCHER
+from sluice.ledger import Holder
 from sluice.pipeline import Pipeline
 from sluice.run.request import RunRequest
 
@@ -114,14 +117,16 @@ class LocalProcess:
     def start(submission: SparkSubmit) -> int:
         """Start an application, wait for it, and return its exit code.
 
-        The process is a group of its own: Ctrl-C and SIGTERM end the driver whole, JVM and Python.
+        The process is a group of its own: Ctrl-C and SIGTERM end the driver whole, JVM and Python. If this process is
+        killed, the driver ends by itself.
 
         Raises
         ------
         Interrupted
             If this process got one of these signals; the application has ended then.
         """
-        env = {**os.environ, **submission.env}
+        # its group outlives a SIGKILL of this process, so it looks for itself whether this one is there
+        env = {**os.environ, **submission.env, LAUNCHER: json.dumps(asdict(Holder.me("launcher")))}
         asked: list[int] = []
         started: list[int] = []
 

@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from sluice.errors import ConfigError, ExitCode, SluiceError
+from sluice.launch.watchdog import end_with_launcher
 from sluice.pipeline.spark import WEB_UI
 from sluice_spark.engine.logs import logger
 
@@ -48,6 +49,7 @@ def _tell(address: str | None) -> None:
 def run_main(main: Callable[[], None]) -> None:
     """Run a main and end the process with its exit code; a typed error is printed without a traceback."""
     code = int(ExitCode.DONE)
+    end_with_launcher()
     try:
         main()
     except SluiceError as error:
