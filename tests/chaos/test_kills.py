@@ -37,9 +37,9 @@ FAST = [
     ("socket", "wal", "position-committed"),
 ]
 """In each run of the suite: a kill for each sink, one at a step of a source's own, and none for sources whose steps are
-those of others. `delta` dies in test_driver_killed.py, `foreach` and tables that are upserted in test_sinks.py, several sinks in test_also.py; `wal`,
-`ignore_range` and `ignore_batch` have files of their names; `hot` needs the cluster of test_hot.py; topics by a pattern
-and clusters have test_patterns.py and test_failover.py."""
+those of others. `delta` dies in test_driver_killed.py, `foreach` and tables that are upserted in test_sinks.py, several
+sinks in test_also.py; `wal`, `ignore_range` and `ignore_batch` have files of their names; `hot` needs the cluster of
+test_hot.py; topics by a pattern and clusters have test_patterns.py and test_failover.py."""
 
 
 def every() -> Iterator[tuple[str, str, tuple[str, ...]]]:
