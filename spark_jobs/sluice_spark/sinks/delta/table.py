@@ -386,8 +386,10 @@ class DeltaSink(StagesParquet, Writer):
                     return counts
                 raise self.failed(error) from error
             if found:
+                before = table.version()
+                del table  # released, so that the next call gets it from the cache
                 there = files_of(self.existing()).column("path").to_pylist()
-                check_gone(self.path, there, found, table.version())
+                check_gone(self.path, there, found, before)
             return counts
         raise self.crowded()
 
