@@ -177,7 +177,7 @@ CASES = {
         workers=False,
     ),
     "many columns, rules and partitions": Case(
-        [of_many_columns(n, CHANCE) for n in range(100)], MANY, ways={"arrow"},
+        [of_many_columns(n, CHANCE) for n in range(100)], MANY,
         notes=["hot continued as replay: there is one executor, and a second copy needs two"],
     ),
     "CSV by way of the log": Case(
