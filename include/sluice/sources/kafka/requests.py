@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -193,13 +194,15 @@ async def _offsets(
             for part in topic.partitions:
                 key = (topic.name, part.partition_index)
                 answers[key] = for_code(part.error_code)(f"{key[0]}-{key[1]}") if part.error_code else part.offset
+                epoch = getattr(part, "leader_epoch", None)  # brokers before 2.1 tell none
                 if (
                     epochs is not None
                     and timestamp == _LATEST
                     and not part.error_code
-                    and (part.leader_epoch or 0) >= 0
+                    and epoch is not None
+                    and epoch >= 0
                 ):
-                    epochs.setdefault(key, part.leader_epoch)
+                    epochs.setdefault(key, epoch)
         for key in mine:
             answers.setdefault(key, for_code(3)(f"{key[0]}-{key[1]}"))
     return found
@@ -232,7 +235,8 @@ async def ends_of_epochs(client: Client, epochs: Mapping[Key, int], until: float
             )
             for t, parts in _by_topic(mine).items()
         ]
-        sent.append(client.send(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), node))
+        with contextlib.suppress(KafkaError):  # a broker that does not know the question
+            sent.append(client.send(OffsetForLeaderEpochRequest(replica_id=-1, topics=topics), node))
     for future in sent:
         try:
             response = await client.within(future, until)
