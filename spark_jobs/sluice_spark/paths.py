@@ -1,10 +1,17 @@
-"""Paths for Spark's file readers, which take them as glob patterns."""
+"""Paths as Spark reads and writes them: its readers take them as glob patterns, partitions are names of folders."""
 
 from __future__ import annotations
 
 import re
 
-__all__ = ["literal"]
+__all__ = ["ESCAPED", "LONGEST_NAME", "NO_VALUE", "literal"]
+
+ESCAPED = "".join(map(chr, range(1, 32))) + "\"#%'*/:=?\\\x7f{[]^"
+"""The characters that Spark writes as ``%XX`` in the name of a partition's folder."""
+NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+"""The name of a partition's folder that stands for null, and to Spark for an empty text."""
+LONGEST_NAME = 255
+"""Maximum length of a folder's name on usual file systems, in bytes."""
 
 
 def literal(path: str) -> str:

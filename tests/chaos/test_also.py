@@ -72,7 +72,7 @@ class Several(StreamSandbox):
         return by_place(WriterSandbox.lines(self))  # type: ignore[arg-type]
 
     def held(self, sink: dict[str, Any]) -> Counter[Offset]:
-        """What a further sink has; each row once, of a writer."""
+        """Return the rows of a further sink; of a writer, each once."""
         (kind,) = sink
         found = {"files": self.in_files, "iceberg": self.in_iceberg, "delta": lambda: self.offsets("second"),
                  "kafka": self.in_topic, "foreach": lambda: Counter({*self.handed_over()})}  # fmt: skip

@@ -7,6 +7,7 @@ What is refused before a run, case by case, is in tests/unit/run/test_preflight.
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from collections import Counter
 from datetime import UTC, datetime, timedelta
@@ -16,7 +17,7 @@ import pytest
 from kafka.errors import KafkaError
 from pyspark.sql import SparkSession
 from tests.chaos.cases import LONG, long
-from tests.chaos.commands import drain, listed
+from tests.chaos.commands import drain, listed, said
 from tests.chaos.drivers import PASSING, gated, lost, opened
 from tests.fixtures.node import SecondNode
 from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, good, refuse_a_topic_made_anew
@@ -57,6 +58,35 @@ def test_kafka_source_that_is_down_trimmed_or_recreated_is_refused_by_name_and_n
     assert runs == {
         "first": ("done", None), "down": ("failed", 20), "trimmed": ("failed", 21), "recreated": ("failed", 22),
     }  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "ignore_range"])
+def test_kafka_log_that_lost_its_end_and_went_on_is_refused_by_each_run_until_a_reset(
+    sandbox: Sandbox, tmp_path: Path, recovery: str
+) -> None:
+    """As after an unclean election: the broker gets the partition back as it was some records ago."""
+    sandbox.configure(recovery=recovery)
+    sandbox.feed(6)
+    log = next(sandbox.broker.data_dir.rglob(f"{sandbox.topic}-1"))
+    sandbox.broker.kill()
+    shutil.copytree(log, tmp_path / "earlier")
+    sandbox.broker.start()
+    drain(sandbox, 6, "first")
+    before = state(sandbox)
+    sandbox.broker.kill()
+    sandbox.run("down", expect=20)
+    shutil.rmtree(log)
+    shutil.copytree(tmp_path / "earlier", log)
+    sandbox.broker.start()
+    sandbox.topics.produce(sandbox.topic, [(1, None, good(100 + n)) for n in range(8)])
+    span = ("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat())
+    for run, more in {"one": {}, "two": {}, "interval": {"interval": span}, "three": {}}.items():
+        assert f"{sandbox.topic}-1 [3, 6)" in sandbox.run(run, expect=22, **more).message
+    assert state(sandbox) == before
+    said(sandbox, "reset", "--reason", "go on", "--yes")
+    sandbox.run("behind")
+    assert sandbox.account("behind")["written"] == 5
 
 
 @pytest.mark.long

@@ -97,6 +97,26 @@ def test_interval_makes_its_windows_again_and_no_others(
 
 
 @pytest.mark.long
+def test_sliding_interval_keeps_a_refused_record_until_all_of_its_windows_have_it(sandbox: Sandbox) -> None:
+    stream = stream_of(sandbox, SLIDING, limit=100)
+    stream.configure(rules=[{"name": "known", "sql": {"passes": "k <> 'odd'"}}])
+    (odd,) = sandbox.produce([(0, b"", event(minute(65), "odd", 5))])
+    stream.feed(60, 240, 16, run="live")
+    stream.configure()
+    for run, first, starts, refused in (
+        ("part", 60, {60}, 1),
+        ("whole", 40, {40, 50, 60}, 0),
+        ("again", 60, {40, 50, 60}, 0),
+    ):
+        sandbox.run(run, interval=interval(first, 80))
+        assert {row[0] for row in stream.held() if row[2] == "odd"} == {minute(start) for start in starts}
+        assert sandbox.quarantine() == Counter([odd] * refused)
+        assert any("in windows of the interval now" in note for note in notes(sandbox, run)) is bool(refused)
+        assert deep(sandbox, "--windows")["problems"] == []
+        sandbox.assert_balanced()
+
+
+@pytest.mark.long
 def test_change_of_the_file_reaches_the_windows_of_the_interval_alone(sandbox: Sandbox) -> None:
     """One kind of record is decoded only now, another no more; both are where they belong, once."""
     stream = stream_of(sandbox, HOURLY, limit=100)

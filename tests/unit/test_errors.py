@@ -49,6 +49,20 @@ def test_made_once_by_one_of_several(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_made_once_by_a_link_whose_answer_was_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS repeats the request, and answers that the file is there."""
+    link = os.link
+
+    def repeated(source: Path, target: Path) -> None:
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", repeated)
+    assert made_once(tmp_path / "id", b"mine")
+    assert not made_once(tmp_path / "id", b"theirs")
+    assert (tmp_path / "id").read_bytes() == b"mine"
+
+
 def test_made_once_syncs_the_content_before_the_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "id"
     synced: list[tuple[object, bool]] = []

@@ -65,6 +65,9 @@ class Plan:
         intervals. Of sessions: those that end at the first time or later, and begin before the second.
     lost
         Ranges whose records no window has.
+    partly
+        Ranges of records that are in the quarantine, and yet in windows of an interval, which has not all of their
+        windows: topic, partition, start, end, the interval's number.
     """
 
     version: int
@@ -77,6 +80,7 @@ class Plan:
     joined: dict[str, Any] = field(default_factory=dict)
     doubtful: list[list[Any]] = field(default_factory=list)
     lost: list[list[Any]] = field(default_factory=list)
+    partly: list[list[Any]] = field(default_factory=list)
 
     @classmethod
     def of(
@@ -181,6 +185,7 @@ class Plan:
         newest = {number: move for *_, number, _, move in made}
         for number in sorted(numbers):
             self.made.extend([*span, number, newest[number]["batch"]] for span in newest[number].get("ranges", ()))
+            self.partly.extend([*span, number] for span in newest[number].get("partly", ()))
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""

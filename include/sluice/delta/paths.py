@@ -1,4 +1,4 @@
-"""Paths of files in a Delta table's log, as far as delta-rs can remove them.
+"""Paths of files in a Delta table's log: which of them delta-rs can remove, and whether it did.
 
 delta-rs percent-encodes the path of each action that it writes. A remove action takes away the file whose add action
 has the same text; where another program encoded less of it, as Spark leaves letters beyond ASCII as they are, it takes
@@ -23,7 +23,7 @@ def logged(path: str) -> str:
     return quote(path, safe=_AS_THEY_ARE)
 
 
-def check_removable(table: str, paths: Iterable[str], state: str = "nothing was changed") -> None:
+def check_removable(table: str, paths: Iterable[str]) -> None:
     """Refuse to replace files whose path delta-rs would log in another form.
 
     Parameters
@@ -43,7 +43,7 @@ def check_removable(table: str, paths: Iterable[str], state: str = "nothing was 
         raise ConfigError(
             f"the table {table} has files that another program logged in a form which delta-rs cannot remove, such as "
             f"{other}: rows that are to be replaced would stay beside the new ones",
-            state=state,
+            state="nothing was changed",
             next_step="partition by a column with values of ASCII letters, or by none, into a table of another path: "
             "set sink.delta.path, then sluice reset PIPELINE --from earliest, which writes all rows again. Runs that "
             "only append go on without that",

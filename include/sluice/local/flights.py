@@ -215,7 +215,7 @@ def _produce(
 
     def check() -> None:
         if failed:
-            raise topics.unreachable(str(failed[0]))
+            raise topics.unreachable(f"did not take a record: {failed[0].str()}")
 
     # kafka-python takes a minute of CPU for these records
     producer = Producer({"bootstrap.servers": topics.bootstrap, **_PRODUCER})
@@ -229,10 +229,10 @@ def _produce(
             try:
                 producer.produce(topic, value, key, lane, on_delivery=delivered, timestamp=at, headers=header)
                 break
-            except BufferError:  # so many are not acknowledged yet
+            except BufferError:  # too many wait for their acknowledgement
                 producer.poll(0.1)
             except KafkaException as error:
-                raise topics.unreachable(str(error.args[0])) from error
+                raise topics.unreachable(f"did not take a record: {error.args[0].str()}") from error
             check()
         done += 1
         if done % 1000 == 0:

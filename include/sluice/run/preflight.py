@@ -141,7 +141,7 @@ def refuse_replaced(pipeline: str, planned: Mapping[str, str], now: Mapping[str,
 def refuse_rewritten(
     pipeline: str,
     positions: Positions | None,
-    open_ranges: Sequence[OffsetRange],
+    read: Sequence[OffsetRange],
     seen: Mapping[Key, tuple[int, int]],
     ends: Mapping[Key, int],
 ) -> None:
@@ -149,8 +149,10 @@ def refuse_rewritten(
 
     Parameters
     ----------
-    positions, open_ranges
+    positions
         As for :func:`check`.
+    read
+        Ranges behind them that were read, too.
     seen
         The leader epoch and the end of each partition, when the run before planned: no record below that end was of a
         later epoch.
@@ -167,7 +169,7 @@ def refuse_rewritten(
     After KIP-320, as consumers detect the truncation of a log.
     """
     furthest = {(t, p): offset for t, parts in (positions or {}).items() for p, offset in parts.items()}
-    for item in open_ranges:
+    for item in read:
         key = (item.topic, item.partition)
         furthest[key] = max(item.end, furthest.get(key, 0))
     lost = [

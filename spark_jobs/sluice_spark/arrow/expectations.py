@@ -22,8 +22,9 @@ import pyarrow.compute as pc
 from sluice_spark.arrow.functions import NotInSubsetError, Value
 from sluice_spark.arrow.patterns import LINE_ENDS, translated
 from sluice_spark.arrow.select import Condition, comparable, judged_rows
+from sluice_spark.paths import NO_VALUE
 from sluice_spark.rules.conditions import condition_text
-from sluice_spark.rules.expectations import ESCAPED, LONGEST_NAME, NO_VALUE, bound_of
+from sluice_spark.rules.expectations import ESCAPED_PATTERN, bound_of
 from sluice_spark.sources.inputs import UTC as UTC_TIME
 
 __all__ = ["RowRules"]
@@ -413,17 +414,18 @@ def _not_ignored(kwargs: Mapping[str, Any], a: _Field, b: _Field) -> list[Condit
     return [lambda table: joined(pc.is_valid(a.of(table)), pc.is_valid(b.of(table)))]
 
 
-def _names_a_folder(_: Mapping[str, Any], field: _Field) -> _Built:
-    reserved = pa.array(["", NO_VALUE], pa.string())
-    # the name is not counted as exactly as Spark does it: a row that is near the limit is Spark's to judge
-    room = LONGEST_NAME - 1 - 3 * len(field.name.encode())
+def _names_a_folder(kwargs: Mapping[str, Any], field: _Field) -> _Built:
+    reserved, longest = pa.array(["", NO_VALUE], pa.string()), kwargs.get("longest")
 
     def broken(table: pa.Table) -> Any:
         text = field.of(table)
-        escaped = pc.replace_substring_regex(text, ESCAPED, "%00")
-        long = pc.greater(pc.cast(pc.binary_length(escaped), pa.int64()), room)
         odd = pc.or_(pc.is_in(text, value_set=reserved), _true(pc.match_substring(text, "\0")))
-        return pc.or_(odd, _true(long))
+        if longest is None:
+            return odd
+        # the column's name is not counted as exactly as Spark does it: a row that is near the limit is Spark's to judge
+        room = longest - 1 - 3 * len(field.name.encode())
+        escaped = pc.replace_substring_regex(text, ESCAPED_PATTERN, "%00")
+        return pc.or_(odd, _true(pc.greater(pc.cast(pc.binary_length(escaped), pa.int64()), room)))
 
     return _Built(broken)
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from sluice.storage import file_system, is_url, make_folder
+from sluice_spark.paths import ESCAPED, NO_VALUE
 from sluice_spark.sources.inputs import UnreadableError
 
 __all__ = ["Files", "Written", "can_partition"]
@@ -31,9 +32,7 @@ _TELLING = _SAMPLE // 2
 """Number of rows that show it for later files, too."""
 _SCHEMAS = 8
 """Maximum number of schemas of whose columns a process remembers that."""
-_ESCAPED = str.maketrans({c: f"%{ord(c):02X}" for c in [*map(chr, range(1, 32)), *"\"#%'*/:=?\\\x7f{[]^"]})
-"""What Spark escapes in the names of folders."""
-_NULL = "__HIVE_DEFAULT_PARTITION__"
+_ESCAPED = str.maketrans({each: f"%{ord(each):02X}" for each in ESCAPED})
 
 
 @dataclass(frozen=True)
@@ -143,7 +142,7 @@ class Files:
             if len(self._files) >= _MOST:
                 raise UnreadableError(f"the partition columns have more than {_MOST} values at once")
             parts = [
-                f"{name.translate(_ESCAPED)}={_NULL if value is None else value.translate(_ESCAPED)}"
+                f"{name.translate(_ESCAPED)}={NO_VALUE if value is None else value.translate(_ESCAPED)}"
                 for name, value in zip(self._partition_by, values, strict=True)
             ]
             self._files[values] = _File(os.path.join(self._folder, *parts), self._schema, self._options)

@@ -21,9 +21,11 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.suite import UNASKED, Suite, place
 from sluice.ranges import OffsetRange
+from sluice.storage import is_url
 from sluice_spark.batch.tally import OUTSIDE
 from sluice_spark.decoders.base import COLUMN, RULE, source_columns
 from sluice_spark.engine.logs import logger
+from sluice_spark.paths import LONGEST_NAME
 from sluice_spark.rules.expectations import PARTITION_VALUE, Judged, RowRule, compiled, judged_by
 from sluice_spark.transforms.transform import Transformer, apply
 
@@ -187,9 +189,15 @@ def _of_partitions(pipeline: Pipeline, schema: T.StructType) -> Iterator[RowRule
     """Yield a rule for each text by which a sink is partitioned: some values have no folder of their own."""
     if pipeline.unsplit is not None:
         return
-    for name in dict.fromkeys(c for sink in pipeline.sinks.values() for c in sink.config.partition_columns):
+    longest: dict[str, int | None] = {}
+    for sink in pipeline.sinks.values():
+        for name in sink.config.partition_columns:
+            # an object store limits the whole key of an object, and not its parts
+            limit = None if is_url(sink.config.location) else LONGEST_NAME
+            longest[name] = limit or longest.get(name)
+    for name, limit in longest.items():
         if name in schema.names and isinstance(schema[name].dataType, T.StringType):
-            yield compiled({"type": PARTITION_VALUE, "kwargs": {"column": name}}, schema)
+            yield compiled({"type": PARTITION_VALUE, "kwargs": {"column": name, "longest": limit}}, schema)
 
 
 class SplitTally:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.decoders.config import RESCUED, JsonDecode
+from sluice_spark.columns import holds
 from sluice_spark.decoders.base import DATA, RULE
 from sluice_spark.decoders.fields import (
     NUMBER,
@@ -180,7 +181,7 @@ def _json_field(f: T.StructField, text: Column) -> Read:
         read.problems = [
             ("digits", long & (_again(text, f.name, "STRING").rlike(_HUGE_WHOLE) | kept.contains("Infinity")))
         ]
-    elif _has(kind, (T.FloatType, T.DoubleType)) and not isinstance(kind, (T.FloatType, T.DoubleType)):
+    elif holds(kind, _is_floating) and not isinstance(kind, (T.FloatType, T.DoubleType)):
         large = _any_large(column, kind)
         read.problems.append(("digits", large & _again(text, f.name, "STRING").rlike(_LONG_WHOLE)))
     if isinstance(kind, (T.VarcharType, T.CharType)):
@@ -190,14 +191,8 @@ def _json_field(f: T.StructField, text: Column) -> Read:
     return read
 
 
-def _has(kind: T.DataType, wanted: tuple[type[T.DataType], ...]) -> bool:
-    if isinstance(kind, T.StructType):
-        return any(_has(f.dataType, wanted) for f in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _has(kind.elementType, wanted)
-    if isinstance(kind, T.MapType):
-        return _has(kind.valueType, wanted)
-    return isinstance(kind, wanted)
+def _is_floating(kind: T.DataType) -> bool:
+    return isinstance(kind, (T.FloatType, T.DoubleType))
 
 
 def _parsed(kind: T.DataType) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib
 import importlib.util
 import json
 import logging
@@ -14,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from importlib.metadata import version
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from sluice.pipeline.suite import Suite, nearest, place
@@ -28,20 +30,27 @@ def import_gx() -> None:
     """Import Great Expectations without its log output; takes seconds."""
     os.environ.setdefault("GX_ANALYTICS_ENABLED", "false")
     logging.getLogger("great_expectations").setLevel(logging.ERROR)
-    _import_later("scipy.stats")
+    _import_later()
 
     import sluice_spark.quality.quantiles  # noqa: F401
 
 
-def _import_later(name: str) -> None:
-    """Let a module be imported when it is first used: few expectations need it, and it takes a third of the time."""
-    if name in sys.modules or (spec := importlib.util.find_spec(name)) is None or spec.loader is None:
-        return
-    spec.loader = importlib.util.LazyLoader(spec.loader)
-    sys.modules[name] = module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    parent, _, own = name.rpartition(".")
-    setattr(sys.modules[parent], own, module)  # an import of it would use it
+class _Later(ModuleType):
+    """Stands for a module, and imports it when something of it is used."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _import_later() -> None:
+    """Let ``from scipy import stats`` give a :class:`_Later`: few expectations use it, and it takes two seconds.
+
+    Who imports ``scipy.stats`` itself gets the module, in any thread.
+    """
+    if "scipy.stats" not in sys.modules and importlib.util.find_spec("scipy") is not None:
+        import scipy  # type: ignore[import-untyped]
+
+        scipy.stats = _Later("scipy.stats")
 
 
 def open_project(folder: Path) -> Any:

@@ -22,12 +22,11 @@ from pyspark.sql import types as T
 
 from sluice.rules.config import impure
 from sluice_spark.columns import column
+from sluice_spark.paths import ESCAPED, NO_VALUE
 from sluice_spark.rules.conditions import NotARowRuleError, condition_of
 
 __all__ = [
-    "ESCAPED",
-    "LONGEST_NAME",
-    "NO_VALUE",
+    "ESCAPED_PATTERN",
     "PARTITION_VALUE",
     "Judged",
     "NotARowRuleError",
@@ -399,12 +398,15 @@ def _ignored(kwargs: Mapping[str, Any], a: _Field, b: _Field) -> Column | None:
     return None
 
 
-def _names_a_folder(_: Mapping[str, Any], field: _Field) -> _Built:
+def _names_a_folder(kwargs: Mapping[str, Any], field: _Field) -> _Built:
     """Return which texts cannot be the name of a partition's folder, or name that of another value: null."""
     field.must_be(_TEXT)
-    name, text = (F.regexp_replace(each, F.lit(ESCAPED), F.lit("%00")) for each in (F.lit(field.name), field.column))
-    long = F.octet_length(name) + F.octet_length(text) + 1 > F.lit(LONGEST_NAME)
-    return field.name, field.column.isin("", NO_VALUE) | F.contains(field.column, F.lit("\0")) | long
+    broken = field.column.isin("", NO_VALUE) | F.contains(field.column, F.lit("\0"))
+    if kwargs.get("longest") is None:
+        return field.name, broken
+    pattern, escaped = F.lit(ESCAPED_PATTERN), F.lit("%00")
+    name, text = (F.regexp_replace(each, pattern, escaped) for each in (F.lit(field.name), field.column))
+    return field.name, broken | (F.octet_length(name) + F.octet_length(text) + 1 > F.lit(kwargs["longest"]))
 
 
 _COMMON = ("mostly", "row_condition", "condition_parser")
@@ -426,18 +428,14 @@ _KINDS: dict[str, tuple[tuple[str, ...], Callable[..., _Built]]] = {
     "expect_column_pair_values_to_be_equal": ((*_PAIR, _IGNORE), _pair_equal),
     "expect_column_pair_values_a_to_be_greater_than_b": ((*_PAIR, _IGNORE, "or_equal"), _pair_greater),
     "expect_column_pair_values_to_be_in_set": ((*_PAIR, _IGNORE, "value_pairs_set"), _pair_in_set),
-    "partition_value": (("column",), _names_a_folder),
+    "partition_value": (("column", "longest"), _names_a_folder),
 }
 """By type: the arguments, those that name columns first, and what builds the rule."""
 
 PARTITION_VALUE = "partition_value"
 """The rule of a partition column: no expectation, but judged as one."""
-ESCAPED = "[\\x01-\\x1f\"#%'*/:=?\\\\\\x7f{\\[\\]^]"
-"""What Spark writes as ``%XX`` in the names of folders."""
-NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
-"""The name that stands for null, and for an empty text."""
-LONGEST_NAME = 255
-"""Bytes that file systems take for a name."""
+ESCAPED_PATTERN = "[" + "".join(f"\\x{ord(each):02x}" for each in ESCAPED) + "]"
+"""Matches what becomes longer in the name of a folder; the same in Java and in RE2."""
 
 
 # --- tried by Spark -----------------------------------------------------------------------------------------------

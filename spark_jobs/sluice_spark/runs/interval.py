@@ -144,6 +144,8 @@ class IntervalRun(Run):
             readable = subtract(resolved.read, [item.range for item in lost])
             passed = subtract(resolved.passed, [item.range for item in lost])
             kafka, log, segments = available.split(readable)
+            if kafka:
+                self._check.not_rewritten(self.ledger.reached(name))
             self._read_from = {r.topic: ids_of(states)[r.topic] for r in kafka if r.topic in ids_of(states)}
             number = self.ledger.interval_resolved(
                 lease,

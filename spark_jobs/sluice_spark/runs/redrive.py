@@ -158,8 +158,9 @@ class RedriveRun(Run):
             if here:
                 source = self.context.opened(config)
                 ids = {r.topic: known[r.topic] for r in here if r.topic in known}
-                same = partial(SourceCheck(self.context, source).unchanged, ids)
-                places.append(("kafka", self.context.reader(spark, source), here, same))
+                check = SourceCheck(self.context, source)
+                check.not_rewritten(self.ledger.reached(self.pipeline.name))
+                places.append(("kafka", self.context.reader(spark, source), here, partial(check.unchanged, ids)))
         for kind, records, ranges, unchanged in places:
             for portion in portions(ranges, self.pipeline.source.config.batch_limit):
                 yield kind, records, portion, unchanged

@@ -150,7 +150,7 @@ class Run(ABC):
             epoch=epoch,
             ranges=ranges,
             topic_ids=joined_ids(known, states),
-            leaders=leaders(states) if self.kind == "live" else (),
+            leaders=self._leaders(states),
             reason=self.context.reason,
             gated=self.context.gate.judge is not None,
             **more,
@@ -162,6 +162,13 @@ class Run(ABC):
         # what a retraction or a redrive of the quarantine takes has other offsets than those of the source
         to_read = f": {sum(map(len, ranges))} offsets to read" if ranges or self.kind == "live" else ""
         logger.info("run %s of %s%s", self.context.run_id, self.pipeline.name, to_read)
+
+    def _leaders(self, states: Sequence[TopicState]) -> list[tuple[str, int, int, int]]:
+        """Return the leader epochs that a plan records: those that are seen now, and the known ones of others."""
+        if self.kind != "live":
+            return []
+        known = {key: (*key, *of) for key, of in self.ledger.leaders(self.pipeline.name).items()}
+        return list((known | {(t, p): (t, p, epoch, end) for t, p, epoch, end in leaders(states)}).values())
 
     def _judge(self, lease: Lease, sink: Sink) -> str | None:
         name = self.pipeline.name

@@ -64,20 +64,41 @@ class SourceCheck:
                     positions.setdefault(r.topic, {})[r.partition] = r.end
                 open_ranges = []
         deleted = self._deleted(positions or {}, states)
-        preflight(
-            name,
-            positions,
-            states,
-            ledger.topic_ids(name),
-            open_ranges,
-            deleted=deleted,
-            unread=unread_of(deleted, positions or {}, [*ledger.last_plan(name, tables.epoch.number), *open_ranges]),
-            accounted=ledger.reached(name) if self._by_pattern() else None,
-        )
-        if isinstance(self.source, KafkaTopics) and (seen := ledger.leaders(name)):
-            ends = self.source.ends_of_epochs({key: epoch for key, (epoch, _) in seen.items()})
-            refuse_rewritten(name, positions, open_ranges, seen, ends)
+        # what was planned and did not come to the sink is read again, whatever it is now
+        read = open_ranges if open_batch is not None and open_batch <= tables.filled.version() else []
+        try:
+            preflight(
+                name,
+                positions,
+                states,
+                ledger.topic_ids(name),
+                open_ranges,
+                deleted=deleted,
+                unread=unread_of(
+                    deleted, positions or {}, [*ledger.last_plan(name, tables.epoch.number), *open_ranges]
+                ),
+                accounted=ledger.reached(name) if self._by_pattern() else None,
+            )
+        except OffsetsGoneError:  # which an ignoring strategy goes on from
+            self.not_rewritten(positions, read)
+            raise
+        self.not_rewritten(positions, read)
         return states
+
+    def not_rewritten(self, positions: Positions | None, read: Sequence[OffsetRange] = ()) -> None:
+        """Refuse a source whose offsets that were read stand for other records now: :func:`refuse_rewritten`.
+
+        Parameters
+        ----------
+        positions
+            Up to where records were read.
+        read
+            Ranges behind them that were read, too.
+        """
+        name = self.context.pipeline.name
+        if isinstance(self.source, KafkaTopics) and (seen := self.context.ledger.leaders(name)):
+            ends = self.source.ends_of_epochs({key: epoch for key, (epoch, _) in seen.items()})
+            refuse_rewritten(name, positions, read, seen, ends)
 
     def unchanged(self, planned: Mapping[str, str]) -> None:
         """Check, when a batch was read, that its records are of the streams that were to be read.

@@ -45,6 +45,7 @@ _OF_ORDER = re.compile(
     r"|percentile_approx|string_agg|\w*sketch\w*)\s*\(",
     re.IGNORECASE,
 )
+_PLACE = ("_topic", "_partition", "_offset")
 _SPAN, _OWNER, _LATE, _SIDE, _NUMBER, _FIRST, _LAST = (
     f"__sluice_{name}" for name in ("span", "owner", "late", "side", "number", "first", "last")
 )
@@ -158,7 +159,7 @@ class _Audit:
             here = overlaps(readable, _disjoint([OffsetRange(*row[:4]) for row in rows]))
             if here:
                 writer = cast(WindowWriter, self.context.writer(spark, tables, lookups))
-                found.append(_Placed(spark, rows).join(self._rows(spark, tables, writer, source.read(here)), "_"))
+                found += self._placed(spark, tables, rows, self._rows(writer, source.read(here)))
         if not found:
             return None
         placed = reduce(DataFrame.unionByName, found)
@@ -188,14 +189,22 @@ class _Audit:
             raise ConfigError("over Spark Connect, the records of one version of a table are compared at a time")
         return Lookups.of(self.context.pipeline, self.context.home, recorded)
 
-    def _rows(self, spark: SparkSession, tables: Tables, writer: WindowWriter, records: DataFrame) -> DataFrame:
-        window = self.window
-        rows = writer.transformed(writer.decoded(records)).where(column(window.time).isNotNull())
-        if tables.quarantine.table() is not None:  # who is there, no window has: also those that are ahead of time
-            place = [F.col(name) for name in ("_topic", "_partition", "_offset")]
-            refused = tables.quarantine.rows(spark).select(*place).distinct()
-            rows = rows.join(refused, ["_topic", "_partition", "_offset"], "left_anti")
-        return rows
+    def _rows(self, writer: WindowWriter, records: DataFrame) -> DataFrame:
+        return writer.transformed(writer.decoded(records)).where(column(self.window.time).isNotNull())
+
+    def _placed(
+        self, spark: SparkSession, tables: Tables, placed: Sequence[Sequence[Any]], rows: DataFrame
+    ) -> list[DataFrame]:
+        """Return the rows with the owner of their windows, without those of refused records that none has."""
+        if tables.quarantine.table() is None:
+            return [_Placed(spark, placed).join(rows, "_")]
+        # no window has a refused record, also one that is ahead of time, but for some windows of an interval
+        refused = tables.quarantine.rows(spark).select(*_PLACE).distinct()
+        found = [_Placed(spark, placed).join(rows.join(refused, list(_PLACE), "left_anti"), "_")]
+        owners = {-row[4] for row in placed}
+        if partly := [[*row[:4], -row[4], -EVER] for row in self.plan.partly if row[4] in owners]:
+            found.append(_Placed(spark, partly).join(rows.join(refused, list(_PLACE), "left_semi"), "_"))
+        return found
 
     def _windows(self, placed: DataFrame) -> DataFrame:
         window = self.window

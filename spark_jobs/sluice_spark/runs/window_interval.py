@@ -53,8 +53,8 @@ class WindowIntervalRun(IntervalRun):
     records came late, leave with it.
 
     It changes neither the live state nor windows that are open. Records that came too late for live runs are in their
-    windows now. In the quarantine it replaces what it refuses now, and takes out what a window has absorbed; everything
-    else stays. A crash leaves what it leaves of :class:`IntervalRun`.
+    windows now. In the quarantine it replaces what it refuses now, and takes out what all of its windows have absorbed;
+    everything else stays. A crash leaves what it leaves of :class:`IntervalRun`.
     """
 
     _reach: int | None = field(default=None, init=False)
@@ -122,13 +122,8 @@ class WindowIntervalRun(IntervalRun):
         absorbed = self._absorbed(
             cast(RecomputedWindows, writer), {k: o for k, o in before.items() if len(o)}, readable, source
         )  # fmt: skip
-        partly = sum(row[3] for row in absorbed)
-        gone = [
-            span
-            for found in (refused, _by_key(row for row in absorbed if not row[3]))
-            for key, offsets in found.items()
-            for span in runs_of(*key, map(int, offsets))
-        ]
+        partly = _spans(_by_key(row for row in absorbed if row[3]))
+        gone = [*_spans(refused), *_spans(_by_key(row for row in absorbed if not row[3]))]
         notes = []
         if newly:
             notes.append(
@@ -137,14 +132,15 @@ class WindowIntervalRun(IntervalRun):
             )
         if partly:
             notes.append(
-                f"{partly:,} records that were refused before are in windows of the interval now, and in none of their "
-                "other windows: they stay in the quarantine, until an interval has all of their windows"
+                f"{sum(map(len, partly)):,} records that were refused before are in windows of the interval now, and "
+                "have other windows, too: they stay in the quarantine, until an interval has all of their windows"
             )
         rows: Slice = self._gone()
-        told: dict[str, Any] = {}
+        # for an audit, and for intervals beside it
+        told: dict[str, Any] = {"partly": [span.as_list() for span in partly]} if partly else {}
         if isinstance(writer, RecomputedSessions):
             rows, self._reach = self._parts(writer, tables, readable, source)
-            told = {"reach": self._reach}  # for an audit, and for intervals beside it
+            told |= {"reach": self._reach}
         return Leaving(rows, Slice(gone), lambda _: None, tuple(notes), told)
 
     def _parts(
@@ -223,3 +219,7 @@ def _by_key(rows: Iterable[tuple[str, int, int, bool]]) -> dict[Key, list[int]]:
     for topic, partition, offset, _ in rows:
         found.setdefault((topic, partition), []).append(offset)
     return found
+
+
+def _spans(offsets: Mapping[Key, Iterable[int]]) -> list[OffsetRange]:
+    return [span for key, numbers in offsets.items() for span in runs_of(*key, map(int, numbers))]

@@ -120,7 +120,7 @@ def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(story: Plac
         assert (done.exit_code, done.json["given_up"]) == (0, [epoch, 99])
     assert sluice(*asked).exit_code == 0
     story.hand_over({0: 0})
-    assert isinstance(sluice(*asked).error, ConfigError), "it waits no more, and nobody meant the other batches"
+    assert isinstance(sluice(*asked).error, ConfigError), "it waits no more, and the other batches were not named"
     assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
     sluice.recorded("retract")
 

@@ -299,4 +299,11 @@ def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledge
     plan("c", "redrive")
     assert ledger.leaders("p") == {("t", 0): (5, 11)}
     plan("d", "live")
-    assert ledger.leaders("p") == {}, "of another source, or an earlier version"
+    assert ledger.leaders("p") == {}, "of an earlier version: runs repeat what they know"
+    plan("e", "live", ("t", 0, 5, 11))
+    with ledger.acquire("p", "f") as lease:
+        ledger.reset(lease, {
+            "epoch": 2, "lineage": "direct", "positions": {}, "skipped": [], "truncated": False, "recreated": [],
+            "topic_ids": {}, "reason": "r", "notes": [], "held": [], "removed": None,
+        })  # fmt: skip
+    assert ledger.leaders("p") == {}, "it begins anew"

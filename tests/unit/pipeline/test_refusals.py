@@ -124,6 +124,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("spark-memory-without-unit", "spark: {driver_memory: '4096'}", "spark.driver_memory"),
         ("spark-conf-memory", "spark: {conf: {spark.driver.memory: 4g}}", "driver_memory"),
         ("spark-conf-java-options", "spark: {conf: {spark.driver.extraJavaOptions: -Xss4m}}", "defaultJavaOptions"),
+        ("spark-conf-master", "spark: {conf: {spark.master: yarn}}", "spark.master"),
         ("spark-conf-not-of-spark", "spark: {conf: {sql.shuffle.partitions: 4}}", "sql.shuffle.partitions"),
         ("spark-conf-secret", "spark: {conf: {spark.hadoop.fs.s3a.secret.key: abc}}", "spark.hadoop.fs.s3a.secret.key"),
         ("files-sink-on-s3", 'sink: {files: {path: "s3://b/x"}}', "sink.files.path"),

@@ -279,7 +279,7 @@ def test_freshness_is_by_the_newest_row_of_all_runs(place: Place) -> None:
 
 
 def test_freshness_is_not_that_of_a_record_of_the_future(place: Place) -> None:
-    """A producer's clock was wrong once; one that is ahead by less than is asked for is taken as it is."""
+    """The clock of one producer was wrong; a time that is ahead by less than the limit counts."""
     late = []
     for n, at in enumerate([NOW, datetime(2099, 1, 1, tzinfo=UTC), datetime.now(UTC) + timedelta(minutes=10)]):
         wrote(place, f"r{n}", n, at)

@@ -52,7 +52,7 @@ def count(file: IO[bytes]) -> Counted:
     for block in opened.blocks():
         total += block.count
         opened.skip(block)
-        if file.tell() - marked >= _MARKED:
+        if file.seekable() and file.tell() - marked >= _MARKED:
             marks.append((total, file.tell()))
             marked = file.tell()
     return Counted(total, opened.columns().encode(), tuple(marks))

@@ -86,7 +86,7 @@ class Folder:
             found = self._of_objects(odd)
             named(found.column("name").to_pylist())
             return Listing(found, odd)
-        for name in self._walk("", deep, frozenset()):
+        for name in self._walk("", deep, frozenset(), linked=False):
             (known if _is_text(name) else odd).append(name)
         named(known)
         return Listing(self._of_files(known), odd)
@@ -112,11 +112,12 @@ class Folder:
             table = pa.concat_tables([_table([], [], [], []), *pool.map(stats, range(0, len(known), _AT_ONCE))])
         return table.filter(table.column("size").is_valid())  # some may have gone away meanwhile
 
-    def _walk(self, below: str, deep: bool, above: frozenset[tuple[int, int]]) -> Iterator[str]:
+    def _walk(self, below: str, deep: bool, above: frozenset[tuple[int, int]], *, linked: bool) -> Iterator[str]:
         """Yield the names of files; a link to a folder that this one is in, or to itself, is not followed."""
         place = os.path.join(self._root, below)
         here = os.stat(place)
-        if (own := (here.st_dev, here.st_ino)) in above:
+        own = here.st_dev, here.st_ino
+        if linked and own in above:
             return
         with os.scandir(place) as entries:
             for entry in entries:
@@ -128,7 +129,8 @@ class Folder:
                         yield below + name
                 elif deep and entry.is_dir():
                     try:
-                        yield from self._walk(f"{below}{name}/", deep, above | {own})
+                        by_link = linked or entry.is_symlink()
+                        yield from self._walk(f"{below}{name}/", deep, above | {own}, linked=by_link)
                     except FileNotFoundError:  # it went away meanwhile
                         continue
 

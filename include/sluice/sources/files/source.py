@@ -188,9 +188,12 @@ class Files:
         entries: list[Entry] = []
         at, last = self.book.end, self.book.last_with_header()
         columns = (str(last.header), last.name) if last else None
-        drifted: dict[str, list[str]] = {}
+        drifted, unfit = dict[str, list[str]](), list[tuple[str, UnfitError]]()
         with ThreadPoolExecutor(_THREADS) as pool:
             for (name, stat), found in zip(new.items(), pool.map(self._count, new, new.values()), strict=True):
+                if isinstance(found, UnfitError):
+                    unfit.append((name, found))
+                    continue
                 if isinstance(found, str) or self.folder.stat(name) != stat:
                     why = found if isinstance(found, str) else "is still being written"
                     self.notes.append(f"{name} {why}, and is left to the next run")
@@ -211,10 +214,18 @@ class Files:
                 entries.append(Entry(name, at, found.rows, stat, header, marks))
                 at += found.rows
         self.notes += [f"{_named(names)} with {what}" for what, names in drifted.items()]
+        self.notes += [f"{name} cannot be read, and is left out: {reason}" for name, reason in unfit]
+        if unfit and not entries:
+            name, reason = unfit[0]
+            raise ConfigError(
+                f"{name} cannot be read: {reason}; nor can any other new file",
+                state=f"{_STATE}; no file of this look was taken",
+                next_step="move the file away, or have it written in another way",
+            ) from reason
         return entries
 
-    def _count(self, name: str, stat: Stat) -> Counted | str:
-        """Return the rows of a file, or why it has to wait."""
+    def _count(self, name: str, stat: Stat) -> Counted | str | UnfitError:
+        """Return the rows of a file, why it has to wait, or why it never can be read."""
         if not stat.size and compression(name) is not None:
             return "is compressed and not complete"  # not all decompressors take it for that
         try:
@@ -227,7 +238,7 @@ class Files:
         except PermissionError as error:
             raise self._unreadable(name, error) from error
         except UnfitError as error:
-            return f"cannot be read: {error}"
+            return error
         except SluiceError:
             raise
         except Exception as error:  # each decompressor has errors of its own

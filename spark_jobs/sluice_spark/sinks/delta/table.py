@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 from sluice.delta.names import KEY
 from sluice.delta.notes import NOTE
 from sluice.delta.paths import check_gone
-from sluice.errors import LeaseHeldError, SinkError
+from sluice.errors import ConfigError, LeaseHeldError, SinkError
 from sluice.faults import point
 from sluice.sinks.base import SinkConfig
 from sluice.storage import file_system, make_folder
@@ -192,7 +192,7 @@ class DeltaSink(StagesParquet, Writer):
                 self._guard.keep_out(table, fence)
                 self._still_there(staged)
                 if staged.files and self._guard.holds != "log":  # whose segments are taken as they are
-                    shape.check_writable(self, table)
+                    self._still_writable(table)
                 shape.check_values(self, table, staged)
                 if staged.files and self._widen(table, schema, staged.batch, version, wide):
                     continue  # the table has a new version: examine it
@@ -254,6 +254,14 @@ class DeltaSink(StagesParquet, Writer):
             return table is not None and self._landed(table, full)
         except SinkError:
             return False  # the first failure is reported; the next run finds out
+
+    def _still_writable(self, table: DeltaTable) -> None:
+        """Refuse a feature that others added since :meth:`check`."""
+        try:
+            shape.check_writable(self, table)
+        except ConfigError as error:
+            error.state = "nothing of this batch was committed; what earlier batches wrote stays"
+            raise
 
     def _still_there(self, staged: Staged) -> None:
         """Refuse to commit files that somebody removed, such as a VACUUM without retention."""
@@ -344,7 +352,7 @@ class DeltaSink(StagesParquet, Writer):
                 return None
             self._guard.let_pass(table)
             self._guard.keep_out(table, fence)
-            shape.check_writable(self, table)
+            self._still_writable(table)
             shape.check_replaceable(self, table)
             try:
                 if staged.files and self._widen(table, schema, name, version, wide):
@@ -353,7 +361,7 @@ class DeltaSink(StagesParquet, Writer):
                     evolved += columns
                     point("columns-added")
                     continue  # the table has a new version: examine it
-                files = files_of(table)
+                files, before = files_of(table), table.version()
                 found = gone.find(self.path, files)
                 counts = _distinct(found.values(), check)
                 kept = gone.keep(self.path, name, found)
@@ -377,21 +385,22 @@ class DeltaSink(StagesParquet, Writer):
             except CommitFailedError as error:
                 self.try_again(error)
                 if self.version() >= version:
-                    if self._landed(self.existing(), full):
-                        return counts
-                    raise self._taken(version) from None
-                continue  # somebody committed meanwhile: examine the table again
+                    if not self._landed(self.existing(), full):
+                        raise self._taken(version) from None
+                else:
+                    continue  # somebody committed meanwhile: examine the table again
             except (DeltaError, OSError, ValueError) as error:
-                if self._may_have_landed(full):
-                    return counts
-                raise self.failed(error) from error
-            if found:
-                before = table.version()
-                del table  # released, so that the next call gets it from the cache
-                there = files_of(self.existing()).column("path").to_pylist()
-                check_gone(self.path, there, found, before)
+                if not self._may_have_landed(full):
+                    raise self.failed(error) from error
+            del table  # released, so that the next call gets it from the cache
+            self._gone(found, before)
             return counts
         raise self.crowded()
+
+    def _gone(self, replaced: Collection[str], before: int) -> None:
+        """Compare what a commit behind this version replaced with the files that the table has now."""
+        if replaced:
+            check_gone(self.path, files_of(self.existing()).column("path").to_pylist(), replaced, before)
 
     def _add_columns(self, table: DeltaTable, schema: StructType) -> list[dict[str, str]]:
         """Add what the table lacks of these columns, directly after this version; return what that was."""
@@ -421,7 +430,8 @@ class DeltaSink(StagesParquet, Writer):
             return False
         shape.check_replaceable(self, table)
         kinds = pa.schema(_schema(columns).to_arrow())
-        files = with_wider_types(self.path, name, files_of(table).column("path").to_pylist(), kinds, known)
+        replaced, before = files_of(table).column("path").to_pylist(), table.version()
+        files = with_wider_types(self.path, name, replaced, kinds, known)
         self._still_there(files)
         point("columns-rewritten")
         note = {"app_id": f"{self.app_id}:columns", "for": version}
@@ -434,6 +444,8 @@ class DeltaSink(StagesParquet, Writer):
             commit_properties=CommitProperties(custom_metadata={NOTE: note}, max_commit_retries=0),
         )
         point("columns-widened")
+        del table  # released, so that the next call gets it from the cache
+        self._gone(replaced, before)
         return True
 
     def _widened(self, table: DeltaTable, version: int) -> list[dict[str, str]]:

@@ -14,7 +14,7 @@ from pyspark.sql import types as T
 from sluice.fields import METADATA_COLUMNS
 from sluice.sinks.kafka import KafkaSink, ValueColumn
 from sluice.storage import file_system
-from sluice_spark.columns import column
+from sluice_spark.columns import column, holds
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.kafka.producer import Record
 from sluice_spark.sinks.parquet.staged import in_order
@@ -72,7 +72,7 @@ def misfits(config: KafkaSink, schema: T.StructType) -> list[str]:
 
 def _without_exponent(value: Column, kind: T.DataType) -> Column:
     """Return a value whose small decimals JSON has without an exponent, as a VARIANT has them: readers refuse one."""
-    if not _is_fine(kind):
+    if not holds(kind, _has_exponent):
         return value
     if isinstance(kind, T.StructType):
         parts = [_without_exponent(value.getField(f.name), f.dataType).alias(f.name) for f in kind.fields]
@@ -86,14 +86,8 @@ def _without_exponent(value: Column, kind: T.DataType) -> Column:
     return value.cast("variant")
 
 
-def _is_fine(kind: T.DataType) -> bool:
-    """Return whether it has decimals that Java writes with an exponent: those below a millionth."""
-    if isinstance(kind, T.StructType):
-        return any(_is_fine(f.dataType) for f in kind.fields)
-    if isinstance(kind, T.ArrayType):
-        return _is_fine(kind.elementType)
-    if isinstance(kind, T.MapType):
-        return _is_fine(kind.valueType)
+def _has_exponent(kind: T.DataType) -> bool:
+    """Return whether Java writes some values of a type with an exponent: decimals below a millionth."""
     return isinstance(kind, T.DecimalType) and kind.scale > _TO_A_MILLIONTH
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from sluice.storage import file_system
+from sluice_spark.paths import NO_VALUE
 from sluice_spark.sinks.base import Staged, StagedFile, Tally
 from sluice_spark.sinks.parquet.profiled import columns_of
 
@@ -159,7 +160,7 @@ def _milliseconds(info: Mapping[str, Any]) -> int:
 def partition_values(parts: Iterable[str]) -> dict[str, str | None]:
     """Return the partition values in the names of a file's folders, in Hive's format ``column=value``."""
     pairs = (part.partition("=") for part in parts)
-    return {unquote(k): None if v == "__HIVE_DEFAULT_PARTITION__" else unquote(v) for k, _, v in pairs}
+    return {unquote(k): None if v == NO_VALUE else unquote(v) for k, _, v in pairs}
 
 
 def _distinct(fs: Any, base: str, files: Iterable[StagedFile], key: tuple[str, int]) -> int:

@@ -17,7 +17,7 @@ from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, held_type
 from sluice_spark.sinks.spilled import spilled
 
-__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "is_unlogged", "read"]
+__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read", "unlogged"]
 
 _AS_TEXT = (T.StringType, T.DecimalType)
 
@@ -86,11 +86,14 @@ def is_table(cursor: Any, table: str) -> bool:
     return bool(one(cursor, f"SELECT relkind IN ('r', 'p') FROM pg_class WHERE oid = to_regclass({literal(table)})"))
 
 
-def is_unlogged(cursor: Any, table: str) -> bool:
-    """Return whether a crash of the server empties the table, or one of its partitions."""
+def unlogged(cursor: Any, table: str) -> str | None:
+    """Return the table, or one of its partitions, that a crash of the server empties; None if there is none."""
     itself = f"to_regclass({literal(table)})"
     every = f"oid = {itself} OR oid IN (SELECT relid FROM pg_partition_tree({itself}))"
-    return bool(one(cursor, f"SELECT count(*) FROM pg_class WHERE relpersistence <> 'p' AND ({every})"))
+    # a table that is divided has no rows of its own, whatever it says
+    stored = "relpersistence <> 'p' AND relkind <> 'p'"
+    found = one(cursor, f"SELECT min(oid::regclass::text) FROM pg_class WHERE {stored} AND ({every})")
+    return None if found is None else str(found)
 
 
 def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:

@@ -484,8 +484,8 @@ class PostgresTable(StagesParquet):
         ours = {f.name: f.dataType for f in of_table(schema).fields}
         if not reading.is_table(cursor, self._table):
             return ["it is a view or a foreign table, which may hold back rows"]
-        if reading.is_unlogged(cursor, self._table):
-            return [f"it is UNLOGGED, so a crash of the server empties it: ALTER TABLE {self._table} SET LOGGED"]
+        if (part := reading.unlogged(cursor, self._table)) is not None:
+            return [f"{part} is UNLOGGED, so a crash of the server empties it: ALTER TABLE {part} SET LOGGED"]
         found = [
             f"{name} is missing in the table: ALTER TABLE … ADD COLUMN {name_of(name)} {column_type(kind)}"
             for name, kind in ours.items()

@@ -45,6 +45,21 @@ def test_delta_rows_are_the_same_for_spark_and_are_found_by_statistics(spark: Sp
     assert names == {tuple(frame.columns)}
 
 
+@pytest.mark.parametrize("partition_by", [[], ["_partition"]], ids=["plain", "partitioned"])
+def test_delta_rows_of_a_run_are_of_one_version_whatever_the_path_has(
+    spark: SparkSession, tmp_path: Path, partition_by: list[str]
+) -> None:
+    (tmp_path / "t1ab").mkdir()
+    sink = DeltaSink(str(tmp_path / "t[1]{a,b}* ?"), "app", partition_by)
+    put(sink, rows(spark, 0, 10), 0)
+    frame, count = sink.rows_of(spark, ["r"])
+    put(sink, rows(spark, 10, 14), 1)
+    assert (frame.count(), count) == (10, 10)
+    assert sink.rows_of(spark, ["r"])[1] == sink.rows(spark).count() == 14
+    sink.sweep("e1-000001")
+    assert sink.rows(spark).count() == 14
+
+
 def test_delta_partitions_with_awkward_names_are_read_back_by_both_readers(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app", ["name"])
     awkward = "element_at(array('a b', '50%', 'x=y/z', 'ä:', NULL, '%20', '#?'), CAST(id AS INT) + 1)"

@@ -41,7 +41,9 @@ def test_folder_leaves_out_files_that_go_while_it_is_listed(tmp_path: Path, monk
     (tmp_path / "gone.json").symlink_to(tmp_path / "nothing")
     os.mkfifo(tmp_path / "pipe")
     monkeypatch.setattr(module, "_AT_ONCE", 1)
-    monkeypatch.setattr(Folder, "_walk", lambda *_: iter(["a.json", "went.json", "gone.json", "pipe", "b.csv", "in"]))
+    monkeypatch.setattr(
+        Folder, "_walk", lambda *_, **__: iter(["a.json", "went.json", "gone.json", "pipe", "b.csv", "in"])
+    )
     assert sorted(files(folder)) == ["a.json", "b.csv"]
     monkeypatch.undo()
     assert sorted(files(folder)) == ["a.json", "b.csv"]

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import fastavro
 import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +22,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ranges import OffsetRange
 from sluice.sources.files.config import FileSource
+from sluice.sources.files.formats import Reader
 from sluice.sources.files.source import Files
 
 
@@ -267,6 +269,19 @@ def test_file_source_leaves_a_file_that_is_cut_short(tmp_path: Path, format_: st
     assert ("b is not complete, and is left to the next run" in files.notes) == (format_ == "avro")
 
 
+@pytest.mark.parametrize("end_of_name", ["", ".gz", ".bz2", ".xz", ".zst"])
+def test_file_source_reads_avro_whatever_compresses_the_file(tmp_path: Path, end_of_name: str) -> None:
+    schema = fastavro.parse_schema({"type": "record", "name": "R", "fields": [{"name": "n", "type": "int"}]})
+    name = tmp_path / "inbox" / f"a.avro{end_of_name}"
+    files = opened(tmp_path, format="avro")
+    with fsspec.open(name, "wb", compression="infer") as out:
+        fastavro.writer(out, schema, [{"n": n} for n in range(10)], sync_interval=1)
+    assert (end(files), files.notes) == (10, [])
+    with files.folder.opened(name.name) as file:
+        rows = [row for _, found in Reader.of(files.config).rows(file, 7, 9, ()) for row in found]
+    assert rows == [b'{"n":7}', b'{"n":8}']
+
+
 def test_file_source_leaves_a_parquet_file_with_a_column_twice(tmp_path: Path) -> None:
     files = opened(tmp_path, format="parquet")
     put(tmp_path, "a", parquet(id=[1]))
@@ -274,6 +289,7 @@ def test_file_source_leaves_a_parquet_file_with_a_column_twice(tmp_path: Path) -
     assert end(files) == 1
     assert "b cannot be read" in files.notes[0]
     assert "'x'" in files.notes[0]
+    refused(files, "b .*'x'")  # there is nothing else
 
 
 def test_file_source_refuses_avro_without_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,10 +24,11 @@ from sluice.ranges import Counts, RangeAccount
 from sluice.recovery import Route
 from sluice_spark.runs import reconcile as reconciling
 from sluice_spark.runs.closing import HANDOVER
-from sluice_spark.runs.reconcile import half_done, reconcile, replaced_in
+from sluice_spark.runs.reconcile import half_done, reconcile, replace_quarantined, replaced_in
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import RECORD_SCHEMA
 
 
@@ -211,6 +212,15 @@ def test_reconcile_that_is_killed_behind_the_quarantine_loses_the_same_records(
     (account,) = pipe.ledger.accounts("p")
     assert account.counts == Counts(written=8, lost=2)
     assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
+
+
+def test_reconcile_names_a_quarantine_whose_history_has_expired(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    aside = refuse(Path(pipe.tables.quarantine.path), 0, [(0, 8)])
+    assert replace_quarantined(pipe.tables, Slice([span(0, 10)]), aside, 0, "r") == {}
+    assert replace_quarantined(pipe.tables, Slice([span(0, 10)]), NOTHING, 0, "r") == {}, "again"
+    monkeypatch.setattr(DeltaSink, "notes", lambda *_, **__: iter(()))
+    with pytest.raises(CheckpointError, match="has expired"):
+        replace_quarantined(pipe.tables, Slice([span(0, 10)]), NOTHING, 0, "r")
 
 
 def test_reconcile_opens_the_epoch_after_one_that_a_dead_driver_closed(pipe: Pipe) -> None:

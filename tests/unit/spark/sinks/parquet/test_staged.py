@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tracemalloc
 from collections import defaultdict
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.fixtures.parquet import stage
 
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sinks.parquet import staged as staged_files
+from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.staged import read_back
 
 Place = tuple[str, int]
@@ -86,3 +90,23 @@ def test_staged_files_are_read_back_in_memory_that_does_not_grow(tmp_path: Path,
         tracemalloc.stop()
     assert found == {("t", 0): Tally(COUNT, COUNT, 0, COUNT - 1)}
     assert held < COUNT * 4, f"{held / COUNT:.1f} bytes a row"
+
+
+def test_staged_statistics_of_early_years_are_times_that_readers_know(tmp_path: Path) -> None:
+    times = [datetime(702, 6, 15, 0, 53, 20, 999_999, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)]
+    table = pa.table({"_timestamp": pa.array(times, pa.timestamp("us", "UTC"))})
+    (tmp_path / "batches" / "b").mkdir(parents=True)
+    pq.write_table(table, tmp_path / "batches" / "b" / "f.parquet")
+    (file,) = read_back(str(tmp_path), "batches/b", offsets=False).files
+    stats = json.loads(file.stats)
+    assert stats["minValues"] == {"_timestamp": "0702-06-15T00:53:20.999Z"}
+    assert datetime.fromisoformat(stats["minValues"]["_timestamp"]).year == 702
+
+
+def test_staged_attempts_are_found_whatever_their_tables_path_has(tmp_path: Path) -> None:
+    for name in ("g[1]", "g1", "a*", "ab"):
+        for folder in ("b-1-0123abcd", "b-1-x", "b-10-0123abcd"):
+            (tmp_path / name / "batches" / folder).mkdir(parents=True)
+    for name in ("g[1]", "a*"):
+        assert written_to(str(tmp_path / name), "b-1") == [str(tmp_path / name / "batches" / "b-1-0123abcd")]
+    assert written_to(str(tmp_path / "none"), "b-1") == []
