@@ -26,6 +26,7 @@ POINTS = (
     "quarantine-staged",
     "also-staged",
     "before-sink-commit",
+    "rows-refused",
     "columns-added",
     "columns-rewritten",
     "columns-widened",

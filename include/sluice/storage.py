@@ -9,11 +9,17 @@ from functools import lru_cache
 from typing import Any
 from urllib.parse import urlsplit
 
-from sluice.errors import ConfigError
+from sluice.errors import AuthorizationError, ConfigError, SinkError, SluiceError
 
-__all__ = ["file_system", "in_arrows_reach", "is_url", "make_folder", "remove"]
+__all__ = ["DENIALS", "file_system", "in_arrows_reach", "is_url", "make_folder", "remove", "told_by_store"]
 
 _S3 = ("s3", "s3a")
+DENIALS = (
+    "AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
+    "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN", "403 Forbidden",
+)  # fmt: skip
+"""What clients of S3's protocol say if a store refuses the credentials, or they have not the right."""
+_NO_BUCKET = "NoSuchBucket"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 
@@ -47,15 +53,21 @@ def file_system(location: str) -> tuple[Any, str]:
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
         # as Hadoop and delta-rs have it: Arrow refuses an empty part of a name
         return _s3(endpoint, region, os.getpid()), "/".join(filter(None, rest.split("/")))
+    if not is_url(location):
+        fs, path = fsspec.core.url_to_fs(location)
+        return fs, str(path)
     try:
-        # other processes write there, and what they wrote would not be in a listing that is kept
-        fs, path = fsspec.core.url_to_fs(location, **({"use_listings_cache": False} if is_url(location) else {}))
-    except (ImportError, ValueError) as error:
+        try:
+            # other processes write there, and what they wrote would not be in a listing that is kept
+            fs, path = fsspec.core.url_to_fs(location, use_listings_cache=False)
+        except TypeError:  # hdfs-native, which keeps none, takes no such option
+            fs, path = fsspec.core.url_to_fs(location)
+    except (ImportError, ValueError, OSError) as error:  # OSError: Arrow's hdfs needs libraries of Hadoop
         raise ConfigError(
-            f"{scheme}:// URLs cannot be read here: {error}",
+            f"{scheme}:// URLs cannot be read here: {str(error).partition(chr(10))[0]}",
             state="nothing was read or written",
-            next_step="install what fsspec needs for them (gcsfs for gs://, adlfs for abfss://) where runs start and "
-            "on Spark's workers, or name a path, or an s3a:// URL",
+            next_step="install what fsspec needs for them (gcsfs for gs://, adlfs for abfss://, hdfs-native for "
+            "hdfs://) where runs start and on Spark's workers, or name a path, or an s3a:// URL",
         ) from error
     return fs, str(path)
 
@@ -123,6 +135,28 @@ def _endpoint() -> str:
         f"the address of the object store is not clear: {', '.join(n for n, value in given.items() if value)}",
         state="nothing was read or written",
         next_step="set AWS_ENDPOINT_URL alone, to http:// or https:// with a host, a port if it needs one, and no path",
+    )
+
+
+def told_by_store(error: BaseException, location: str) -> SluiceError | None:
+    """Return the error for what an object store answers to its clients; None for any other failure."""
+    text = str(error)
+    code = next((code for code in (*DENIALS, _NO_BUCKET) if code in text), None)
+    if code is None or not is_url(location):
+        return None
+    nothing = "nothing of this batch was committed; what was committed before stays"
+    bucket = location.partition("://")[2].partition("/")[0]
+    if code == _NO_BUCKET:
+        return SinkError(
+            f"there is no bucket {bucket!r} for {location}: the object store says {code}",
+            state=nothing,
+            next_step="create it, or correct the URL or AWS_ENDPOINT_URL; then run again",
+        )
+    return AuthorizationError(
+        f"the object store refuses access to {location}: {code}",
+        state=nothing,
+        next_step="correct AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN (a token expires), or give "
+        f"this key the right to list, read, write and delete in bucket {bucket!r}; then run again",
     )
 
 

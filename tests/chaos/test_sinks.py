@@ -74,6 +74,62 @@ def test_interval_replaces_rows_of_the_sink_once_when_its_driver_is_killed(into:
     assert into.astray() == []  # with `files`, what was replaced longer ago than `keep` is gone, too
 
 
+@pytest.mark.parametrize("into", ["postgres"], indirect=True)
+@pytest.mark.parametrize(
+    ("recovery", "engine", "points"),
+    [
+        ("replay", "auto", ("rows-refused",)),
+        *long(
+            *(
+                (recovery, engine, ("rows-refused", "before-sink-commit:2", *DIRECT[1:]))
+                for recovery in ("replay", "wal", "hot", "ignore_range", "ignore_batch")
+                for engine in ("auto", "spark")
+            )
+        ),
+    ],
+)
+def test_rows_that_the_sink_refuses_are_in_the_quarantine_once_and_the_others_in_the_sink(
+    into: Box, recovery: str, engine: str, points: tuple[str, ...]
+) -> None:
+    into.configure(recovery=recovery, engine=engine)
+    refused = Counter[Any]()
+    for number, point in enumerate([*points, None]):
+        values = [good(20 * number + n) for n in range(12)]
+        values[3] = values[7] = b'{"id": 5, "name": "a\\u0000b"}'
+        values[9] = b"{"
+        offsets = into.produce([(n % 2, b"k", value, at(1, n)) for n, value in enumerate(values)])
+        refused += Counter(offsets[n] for n in (3, 7, 9))
+        into.run(f"r{number}", kill_at=point)
+
+    def exactly(refused: Counter[Any]) -> None:
+        into.assert_exact()
+        into.assert_balanced()
+        assert (into.quarantine(), into.astray()) == (refused, [])
+
+    into.run("live")
+    exactly(refused)
+    errors = into.rows(f"quarantine/{into.name}")["_errors"].to_pylist()
+    assert Counter((error["rule"], "0x00" in str(error["detail"])) for (error,) in errors) == {
+        ("sink", True): 2 * number + 2,
+        ("json", False): number + 1,
+    }
+    for point in points[1:]:
+        into.run("part", interval=("2026-03-01", "2026-03-02"), kill_at=point)
+    into.run("part", interval=("2026-03-01", "2026-03-02"))
+    exactly(refused)
+    into.run("redriven", redriven="quarantined")
+    exactly(refused)
+    names = "_topic, _partition, _offset, _timestamp"
+    into.configure(
+        recovery=recovery, transform={"sql": f"SELECT id, replace(name, chr(0), '') AS name, {names} FROM source"}
+    )
+    into.run("mended", redriven="quarantined")
+    left = into.rows(f"quarantine/{into.name}")["_errors"].to_pylist()
+    assert {error["rule"] for (error,) in left} == {"json"}
+    assert into.sink() + into.quarantine() == into.on_broker()
+    into.assert_balanced()
+
+
 @sinks("iceberg", "files", "postgres", "kafka")
 def test_driver_that_wakes_up_late_adds_nothing_to_the_sink(into: Box) -> None:
     """Into Delta, in each run of the suite: test_driver_killed.py."""

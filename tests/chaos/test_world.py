@@ -32,6 +32,24 @@ from sluice.local.kafka import Broker, Topics
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 
+# --- Hadoop ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("pipeline", [{}, *long({"dedupe": {"keys": ["id"], "time": "_timestamp", "within": "1h"}})])
+@pytest.mark.parametrize("engine", ["auto", *long("spark")])
+def test_driver_beside_a_hadoop_client_reads_and_writes_its_own_paths(
+    sandbox: Sandbox, tmp_path: Path, pipeline: dict[str, object], engine: str
+) -> None:
+    """The default file system of a Hadoop client is HDFS; a path without a scheme would be there."""
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>hdfs://127.0.0.1:1/</value></property></configuration>"
+    )
+    sandbox.configure(**pipeline, engine=engine)
+    sandbox.feed(6, bad_every=3)
+    Sandbox.run(sandbox, "r", HADOOP_CONF_DIR=str(tmp_path))
+    sandbox.assert_exact()
+
+
 # --- full disks ------------------------------------------------------------------------------------------------------
 
 

@@ -123,6 +123,10 @@ class SinkCase(ABC):
         """Undo or remove, as a user or a backup does, what the pipeline committed last."""
         raise NotImplementedError
 
+    def worst(self) -> tuple[str, Any]:
+        """Return a column, and a value in it that the sink does not hold."""
+        raise NotImplementedError
+
 
 def exact(found: list[tuple[int, str]] | pa.Table) -> Mapping[int, str]:
     """Return runs by offset; no offset may be there twice."""
@@ -180,6 +184,9 @@ class DeltaUpsert(Delta):
     def lose_answer(self) -> list[bool]:
         return losing(self.monkeypatch, DeltaTable, "create_write_transaction", OSError("connection reset"))
 
+    def worst(self) -> tuple[str, Any]:
+        return "id", None
+
 
 class Iceberg(SinkCase):
     name = key = "iceberg"
@@ -195,6 +202,9 @@ class Iceberg(SinkCase):
     def connect(self) -> None:
         connection = {"conn_type": "iceberg", "extra": self.properties}
         self.monkeypatch.setenv("AIRFLOW_CONN_ICEBERG_DEFAULT", json.dumps(connection))
+
+    def worst(self) -> tuple[str, Any]:
+        return "_timestamp", pa.scalar(20_000 * 365 * 86_400_000_000, pa.timestamp("us", "UTC"))
 
     def settings(self) -> dict[str, Any]:
         return {"table": "shop.orders"}
@@ -247,6 +257,9 @@ class Postgres(SinkCase):
         self.connection = json.dumps({"conn_type": "postgres", **parts, **more})
         self.monkeypatch.setenv("AIRFLOW_CONN_POSTGRES_DEFAULT", self.connection)
 
+    def worst(self) -> tuple[str, Any]:
+        return "name", "zero \0"
+
     def settings(self) -> dict[str, Any]:
         return {"table": "orders"}
 
@@ -279,6 +292,9 @@ class PostgresUpsert(Postgres):
     name = "postgres-upsert"
     replaceable = False
 
+    def worst(self) -> tuple[str, Any]:
+        return "id", None
+
     def settings(self) -> dict[str, Any]:
         return {"table": "orders", "mode": "upsert", "key": ["id"]}
 
@@ -299,6 +315,10 @@ class Kafka(SinkCase):
     def _remove_marks(self) -> None:
         if self.topics.exists(f"{self.topic}.sluice-commits"):
             self.topics.delete(f"{self.topic}.sluice-commits")
+
+    def worst(self) -> tuple[str, Any]:
+        self.topics.recreate(self.topic, 3, {"max.message.bytes": 1_000_000})
+        return "name", "x" * 1_100_000
 
     def settings(self) -> dict[str, Any]:
         return {"topic": self.topic, "key": "id"}

@@ -8,6 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.sql.types import IntegerType, StructField, StructType
 from tests.contract.sinks import BEGIN, CASES, SinkCase, commit, note, rows
@@ -15,7 +17,7 @@ from tests.contract.sinks import BEGIN, CASES, SinkCase, commit, note, rows
 from sluice.errors import CheckpointError, ConfigError, ExitCode, LeaseHeldError, SinkError
 from sluice.kinds import BUILT_IN
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.base import NOTHING, Fence
+from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError
 from sluice_spark.sinks.parquet.slice import Slice
 
 BY_NAME = {case.name: case for case in CASES}
@@ -156,6 +158,33 @@ def test_sink_sweeps_attempts_that_no_commit_names_and_no_others(sink_case: Sink
     assert (root / other.files[0].path).exists()
     if sink_case.readable:
         assert sink_case.held() == dict.fromkeys(range(6), "r")
+
+
+@these(lambda case: case.worst is not SinkCase.worst)
+def test_sink_names_the_rows_that_it_refuses_and_takes_the_others(sink_case: SinkCase) -> None:
+    (column, value), bad = sink_case.worst(), {3, 20, 21, 39}
+    sink, table = sink_case.writer(), rows(0, 40)
+    kind = table.schema.field(column).type
+    spoilt = pc.if_else(pc.is_in(table["_offset"], pa.array(bad)), pa.scalar(value, kind), table[column])
+    table = table.set_column(table.column_names.index(column), column, spoilt)
+    rest = table.filter(pc.invert(pc.is_in(table["_offset"], pa.array(bad))))
+    slices = [None, slice_of(0, 40)] if sink_case.replaceable else [None]
+
+    def write(rows: pa.Table, batch: int, gone: Slice | None) -> Any:
+        staged = sink_case.stage(sink, batch, rows)
+        if gone is None:
+            return sink.commit(staged, sink_case.schema, batch, note("r", batch))
+        return sink.replace(gone, staged, sink_case.schema, batch, note("r", batch), name=f"p-e1-{batch:06d}")
+
+    for batch, gone in enumerate(slices):
+        before = sink_case.held()
+        with pytest.raises(RowsRefusedError) as refused:
+            write(table, batch, gone)
+        assert refused.value.rows.keys() == {("t", 0, offset) for offset in bad}
+        assert all(why.detail for why in refused.value.rows.values())
+        assert (sink_case.held(), sink_case.writer().version()) == (before, batch - 1)
+        assert write(rest, batch, gone)
+        assert sink_case.held() == dict.fromkeys(set(range(40)) - bad, "r")
 
 
 # --- whose it is ---------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from sluice import shipped
@@ -44,10 +45,25 @@ def test_object_store_has_a_client_for_each_forked_process(monkeypatch: pytest.M
     assert file_system("s3://lake/x")[0] is not fs
 
 
-def test_storage_refuses_an_unknown_url() -> None:
-    with pytest.raises(ConfigError, match="nothing://") as caught:
-        file_system("nothing://bucket/table")
-    assert "s3a://" in caught.value.next_step
+@pytest.mark.parametrize(("scheme", "token"), [("nothing", "s3a://"), ("hdfs", "hdfs-native for hdfs://")])
+def test_storage_refuses_a_url_that_it_cannot_open(scheme: str, token: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/nowhere")
+    with pytest.raises(ConfigError, match=f"{scheme}://") as caught:
+        file_system(f"{scheme}://bucket/table")
+    assert (token in caught.value.next_step, caught.value.what.count(chr(10))) == (True, 0)
+
+
+def test_storage_takes_a_file_system_without_the_options_of_others() -> None:
+    """As that of hdfs-native, which gives every option to its client."""
+
+    class Strict(fsspec.AbstractFileSystem):
+        protocol = "strict"
+
+        def __init__(self, host: str | None = None) -> None:
+            super().__init__()
+
+    fsspec.register_implementation("strict", Strict, clobber=True)
+    assert isinstance(file_system("strict://bucket/table")[0], Strict)
 
 
 @pytest.mark.parametrize(

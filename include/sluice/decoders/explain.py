@@ -18,7 +18,10 @@ from sluice.decoders.chosen import UNMATCHED, ByHeader, Chosen
 from sluice.decoders.config import CsvDecode, JsonDecode
 from sluice.decoders.misfits import Number, misfit, nested
 
-__all__ = ["Explainer", "explained"]
+__all__ = ["SINK", "Explainer", "explained"]
+
+SINK = "sink"
+"""The rule of records whose rows the sink refused; the detail has its own words."""
 
 _LONGEST = 200
 """Characters of a record's text that a detail has."""
@@ -134,6 +137,8 @@ def explained(format_: str, config: Any) -> Callable[[Mapping[str, Any]], str | 
 
     def explain(row: Mapping[str, Any]) -> str | None:
         error = (row["_errors"] or [{"rule": "unknown", "column": None}])[0]
+        if error["rule"] == SINK:
+            return None
         key, own = format_, config
         if isinstance(config, Chosen):
             headers = [(each["key"], each["value"]) for each in row["headers"] or ()]

@@ -7,7 +7,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -98,10 +98,13 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     @classmethod
-    def acquire(
-        cls, engine: sa.Engine, pipeline: str, run_id: str, *, scope: str = "", now: Callable[[], float] = time.time
-    ) -> Lease:
+    def acquire(cls, engine: sa.Engine, pipeline: str, run_id: str, *, scope: str = "", later: float = 0.0) -> Lease:
         """Take the lease.
+
+        Parameters
+        ----------
+        later
+            Seconds to add to the time, for tests.
 
         Raises
         ------
@@ -113,36 +116,43 @@ class Lease:
         holder = Holder.me(run_id)
         table = schema.lease
         with engine.begin() as connection:
-            here = _row(pipeline, scope)
+            here, now = _row(pipeline, scope), _time(connection) + later
             row = connection.execute(sa.select(table).where(here).with_for_update()).mappings().first()
             if row is None:
                 token = 1
-                _alone(connection, holder, now())
+                _alone(connection, holder, now)
                 # if two first drivers race, the primary key admits one; the other gets an IntegrityError
                 connection.execute(
                     table.insert().values(
-                        pipeline=pipeline, scope=scope, token=1, holder=asdict(holder), expires=now() + TTL
+                        pipeline=pipeline, scope=scope, token=1, holder=asdict(holder), expires=now + TTL
                     )
                 )
             else:
                 other = Holder(**row["holder"]) if row["holder"] else None
-                if other is not None and row["expires"] > now() and not other.is_dead():
-                    raise _held(pipeline, other, row["expires"] - now(), scope=scope)
+                if other is not None and row["expires"] > now and not other.is_dead():
+                    raise _held(pipeline, other, row["expires"] - now, scope=scope)
                 token = int(row["token"]) + 1
-                _alone(connection, holder, now())
+                _alone(connection, holder, now)
                 connection.execute(
-                    table.update().where(here).values(token=token, holder=asdict(holder), expires=now() + TTL)
+                    table.update().where(here).values(token=token, holder=asdict(holder), expires=now + TTL)
                 )
         return cls(engine, pipeline, holder, token, scope)
 
     @staticmethod
-    def holders(engine: sa.Engine, pipeline: str, *, now: Callable[[], float] = time.time) -> dict[str, Holder]:
+    def holders(engine: sa.Engine, pipeline: str, *, later: float = 0.0) -> dict[str, Holder]:
         """Return, by scope, the drivers that may be writing a pipeline now, by the same rule as :meth:`acquire`."""
         table = schema.lease
         with reading(engine) as connection:
-            rows = connection.execute(sa.select(table).where(table.c.pipeline == pipeline)).mappings().all()
-        held = {row["scope"]: Holder(**row["holder"]) for row in rows if row["holder"] and row["expires"] > now()}
-        return {scope: holder for scope, holder in held.items() if not holder.is_dead()}
+            now = _time(connection) + later
+            asked = sa.select(table.c.scope, table.c.holder).where(table.c.pipeline == pipeline, table.c.expires > now)
+            return dict(_alive(connection.execute(asked)))
+
+    @staticmethod
+    def at_work(connection: sa.Connection) -> list[str]:
+        """Return the drivers that may be writing now, of all pipelines, in words."""
+        table = schema.lease
+        asked = sa.select(table.c.pipeline, table.c.holder).where(table.c.expires > _time(connection))
+        return [f"run {holder.run!r} of {pipeline!r}" for pipeline, holder in _alive(connection.execute(asked))]
 
     def verify(self, connection: sa.Connection | None = None) -> None:
         """Check that the lease is still ours, and lock its row until the end of ``connection``'s transaction.
@@ -177,7 +187,7 @@ class Lease:
                     connection.execute(
                         table.update()
                         .where(_row(self.pipeline, self.scope), table.c.token == self.token)
-                        .values(expires=time.time() + TTL)
+                        .values(expires=_time(connection) + TTL)
                     )
             except sa.exc.SQLAlchemyError:
                 continue  # the next write verifies the token; a lapsed lease is noticed there
@@ -206,6 +216,21 @@ class Lease:
 
     def __exit__(self, *_: Any) -> None:
         self.release()
+
+
+def _time(connection: sa.Connection) -> float:
+    """Return the time by which leases expire: the database's, since hosts need not agree."""
+    if connection.dialect.name != "postgresql":
+        return time.time()
+    return float(connection.execute(sa.text("SELECT extract(epoch FROM clock_timestamp())")).scalar_one())
+
+
+def _alive(rows: Iterable[Any]) -> Iterator[tuple[str, Holder]]:
+    """Yield the first value of each row with the driver in the second, unless there is none or it is dead."""
+    for name, found in rows:
+        holder = Holder(**found) if found else None
+        if holder is not None and not holder.is_dead():
+            yield name, holder
 
 
 def _alone(connection: sa.Connection, me: Holder, now: float) -> None:

@@ -5,6 +5,7 @@ Applying an event is idempotent, so that a fact may be recorded again after a cr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,14 +17,27 @@ from sluice.ranges import OffsetRange, subtract
 __all__ = ["project", "rebuild"]
 
 
+_PAGE = 1000
+"""Events that are in memory at a time."""
+_TOLD = 100_000
+
+
 def rebuild(connection: sa.Connection) -> int:
-    """Recreate the derived tables from the events; return the number of events."""
+    """Recreate the derived tables from the events; return the number of events.
+
+    Events are read in pages, so memory does not grow with their number; the log says how far it is.
+    """
     for table in schema.DERIVED:
         connection.execute(table.delete())
-    count = 0
-    for row in connection.execute(sa.select(schema.event).order_by(schema.event.c.id)).mappings().all():
-        project(connection, dict(row))
-        count += 1
+    events, count, last = schema.event, 0, 0
+    total = connection.execute(sa.select(sa.func.count()).select_from(events)).scalar()
+    page = sa.select(events).order_by(events.c.id).limit(_PAGE)
+    while rows := connection.execute(page.where(events.c.id > last)).mappings().all():
+        for row in rows:
+            project(connection, dict(row))
+        last, count = rows[-1]["id"], count + len(rows)
+        if count % _TOLD == 0:
+            logging.getLogger("sluice").info("the ledger is rebuilt: %s of %s events", f"{count:,}", f"{total:,}")
     return count
 
 

@@ -15,7 +15,8 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, LeaseHeldError, SluiceError
+from sluice.ledger import schema
 from sluice.ledger.projection import rebuild
 from sluice.ledger.schema import HEAD, VERSION_TABLE
 
@@ -45,6 +46,8 @@ def open_engine(url: str) -> sa.Engine:
         If the database does not answer.
     ConfigError
         If the URL is not a database URL, or the schema is newer than this code.
+    LeaseHeldError
+        If it is to be migrated, and a driver of an earlier version is at work.
     """
     try:
         parsed = sa.engine.make_url(url)
@@ -213,6 +216,7 @@ def _migrate(engine: sa.Engine) -> None:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(sa.text("SELECT pg_advisory_xact_lock(7164815)"))
+        _refuse_beside_drivers(connection)
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, HEAD)
@@ -223,3 +227,25 @@ def _migrate(engine: sa.Engine) -> None:
                 next_step="use the version of sluice that wrote it last, or a newer one",
             ) from error
         rebuild(connection)  # the schema of derived tables changed; their rows are recreated from the events
+
+
+def _refuse_beside_drivers(connection: sa.Connection) -> None:
+    """Refuse to migrate while a driver of the earlier version is at work, and keep others out meanwhile.
+
+    It would write to tables that it does not know.
+    """
+    from sluice.ledger.lease import Lease
+
+    lease = schema.lease
+    if not sa.inspect(connection).has_table(lease.name):
+        return
+    if connection.dialect.name == "postgresql":
+        connection.execute(sa.text(f"LOCK TABLE {lease.name} IN SHARE ROW EXCLUSIVE MODE"))
+    version = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    busy = Lease.at_work(connection) if version != HEAD else []
+    if busy:
+        raise LeaseHeldError(
+            f"the ledger was written by an earlier version of sluice, and {', '.join(busy[:3])} is at work with it",
+            state="nothing was read or written; the ledger is as it was",
+            next_step="pause the DAGs, and run again when that run has ended: the ledger is migrated then",
+        )

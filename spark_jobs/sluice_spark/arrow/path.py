@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import reduce
+from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
@@ -20,6 +22,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import staged_file
+from sluice_spark.sources.base import Records
 from sluice_spark.sources.inputs import Input, inputs_of
 
 __all__ = ["ArrowCopies", "ArrowPath", "Outcome"]
@@ -51,6 +54,8 @@ class Outcome:
         Why it did not process the first of them; None if it could not begin to read them.
     rescued
         The unknown fields of the records whose rows it wrote.
+    whole
+        Ranges with gaps whose start the source still had after they were read: nothing was removed before that.
     """
 
     staged: Staged
@@ -62,6 +67,7 @@ class Outcome:
     declined: list[OffsetRange]
     why: str | None
     rescued: Rescued = NONE
+    whole: tuple[OffsetRange, ...] = ()
 
     def remove_aside(self) -> None:
         """Remove the files of the records that were set aside."""
@@ -84,6 +90,14 @@ class _Attempt:
         remove(self.rows, self.aside)
 
 
+class _Read(NamedTuple):
+    """What workers did with a batch, and which of its ranges with gaps were whole after that."""
+
+    attempt: _Attempt
+    done: list[Done]
+    whole: tuple[OffsetRange, ...] = ()
+
+
 @dataclass
 class ArrowPath:
     """Writes the rows of batches on the Arrow path, as far as it can."""
@@ -95,8 +109,8 @@ class ArrowPath:
     """Whether it was asked for the rows of a batch."""
     _off: bool = False
     _coming: Callable[[], Iterable[Foreseen]] | None = None
-    _ahead: Ahead[tuple[_Attempt, list[Done]]] | None = None
-    _given: dict[str, tuple[_Attempt, list[Done]]] = field(default_factory=dict)
+    _ahead: Ahead[_Read] | None = None
+    _given: dict[str, _Read] = field(default_factory=dict)
 
     @property
     def works(self) -> bool:
@@ -112,14 +126,14 @@ class ArrowPath:
         if self._ahead is not None:
             self._ahead.close()
         while self._given:
-            self._given.popitem()[1][0].remove()
+            self._given.popitem()[1].attempt.remove()
 
     def stage(
         self,
         root: str,
         name: str,
         ranges: Sequence[OffsetRange],
-        source: object,
+        source: Records,
         within: tuple[int, int] | None = None,
     ) -> Outcome | None:
         """Read, decode and write ranges; commit nothing.
@@ -131,7 +145,7 @@ class ArrowPath:
         name
             The name of the batch, by which files of earlier attempts are found.
         source
-            The batch's records, as :class:`sluice_spark.sources.base.Records`.
+            The batch's records.
         within
             As :attr:`Decoding.within`.
 
@@ -145,7 +159,9 @@ class ArrowPath:
             return None
         if self._ahead is None and self._coming is not None:
             self._ahead = Ahead(
-                self.spark, lambda batches: self._read(root, batches, source, within), lambda read: read[0].remove()
+                self.spark,
+                lambda batches: self._read(root, batches, source, within),
+                lambda read: read.attempt.remove(),
             )
         read = None
         try:
@@ -161,9 +177,9 @@ class ArrowPath:
             self._off = True
             outcome = None
         if read is not None and (outcome is None or not outcome.staged.files):
-            remove(read[0].rows)
+            remove(read.attempt.rows)
         if read is not None and (outcome is None or not outcome.aside_files):
-            remove(read[0].aside)
+            remove(read.attempt.aside)
         if outcome is not None and 2 * sum(map(len, outcome.declined)) > sum(map(len, ranges)):
             logger.info("the Arrow path is not used from here on: %s", outcome.why)
             self._off = True
@@ -181,18 +197,18 @@ class ArrowPath:
     def end(self, name: str, attempt: _Attempt, done: list[Done]) -> None:
         """Keep rows that were written meanwhile, until :meth:`stage` is asked for exactly this batch."""
         tidy(attempt.rows, {file.name for item in done for file in item.files})
-        self._given[name] = (attempt, done)
+        self._given[name] = _Read(attempt, done)
 
-    def _take(self, name: str, ranges: Sequence[OffsetRange]) -> tuple[_Attempt, list[Done]] | None:
+    def _take(self, name: str, ranges: Sequence[OffsetRange]) -> _Read | None:
         found = self._given.pop(name, None)
-        if found is not None and found[0].ranges != tuple(ranges):
-            found[0].remove()
+        if found is not None and found.attempt.ranges != tuple(ranges):
+            found.attempt.remove()
             return None
         return found
 
     def _read(
-        self, root: str, batches: Sequence[Foreseen], source: object, within: tuple[int, int] | None
-    ) -> dict[str, tuple[_Attempt, list[Done]]]:
+        self, root: str, batches: Sequence[Foreseen], source: Records, within: tuple[int, int] | None
+    ) -> dict[str, _Read]:
         """Process batches in one job; those of which workers can read nothing are left out."""
         attempts: dict[str, _Attempt] = {}
         try:
@@ -208,7 +224,13 @@ class ArrowPath:
             for attempt in attempts.values():
                 attempt.remove()
             raise
-        return {name: (attempts[name], done) for name, done in zip(attempts, found, strict=True)}
+        read = dict(zip(attempts, found, strict=True))
+        gaps = [r for name, done in read.items() if _has_gaps(done) for r in attempts[name].ranges]
+        whole: list[OffsetRange] = []
+        # asked now: when the batch is committed, retention may have removed what was read whole
+        with suppress(Exception):  # then it is asked again at the end
+            whole = subtract(gaps, source.missing(gaps)) if gaps else []
+        return {name: _Read(attempts[name], done, tuple(whole)) for name, done in read.items()}
 
     def _attempt(
         self,
@@ -331,7 +353,11 @@ class ArrowCopies:
             return None
 
 
-def _outcome(attempt: _Attempt, done: Sequence[Done]) -> Outcome:
+def _has_gaps(done: Sequence[Done]) -> bool:
+    return any(item.declined is None and item.read < len(item.range) for item in done)
+
+
+def _outcome(attempt: _Attempt, done: Sequence[Done], whole: tuple[OffsetRange, ...] = ()) -> Outcome:
     """Put the ranges together, after comparing each file's footer with what its worker counted.
 
     Raises
@@ -372,4 +398,5 @@ def _outcome(attempt: _Attempt, done: Sequence[Done]) -> Outcome:
         subtract(attempt.ranges, [item.range for item in done if item.declined is None]),
         why,
         reduce(Rescued.__or__, (item.rescued for item in done), NONE),
+        whole,
     )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -23,13 +23,15 @@ from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.origins import COPY, Screen, marked
 from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
+from sluice_spark.batch.refusals import NONE_REFUSED, Refusals
 from sluice_spark.batch.split import Split, SplitTally
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
 from sluice_spark.columns import column
 from sluice_spark.decoders.base import RULE, source_columns
+from sluice_spark.engine.logs import logger
 from sluice_spark.paths import literal
 from sluice_spark.rules.records import decoded
-from sluice_spark.sinks.base import NOTHING, Fence, Sink, Staged, overtaken
+from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.further import ALSO, NO_FURTHER, FurtherSinks, Shared
 from sluice_spark.sinks.parquet.profiled import profile_of
@@ -124,6 +126,8 @@ class BatchWriter:
         The sinks of ``also``.
     lookups
         The tables that the transform joins.
+    refusals
+        Records whose rows the sink refused when it was given them.
     """
 
     pipeline: Pipeline
@@ -140,6 +144,22 @@ class BatchWriter:
     split: Split | None = None
     further: FurtherSinks = NO_FURTHER
     lookups: Lookups = NO_LOOKUPS
+    refusals: Refusals = NONE_REFUSED
+
+    def without(self, error: RowsRefusedError) -> Self:
+        """Return a writer that leaves the records of refused rows out; it takes the Spark path.
+
+        Raises
+        ------
+        RowsRefusedError
+            If they are not known, if rows are not of single records, or if state was made of them already.
+        """
+        new = error.rows.keys() - self.refusals.records.keys()
+        if not new or not self.traced or self.pipeline.keeps is not None:
+            raise error
+        logger.warning("%s; records that go to the quarantine for it: %d", error.what, len(new))
+        point("rows-refused")
+        return replace(self, arrow=None, refusals=self.refusals | error.rows)
 
     @property
     def traced(self) -> bool:
@@ -204,7 +224,7 @@ class BatchWriter:
 
         accounts = account(written.bad)
         accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]
-        self.explain_gaps(accounts, healthy, source)
+        self.explain_gaps(accounts, healthy if done is None else subtract(healthy, done.whole), source)
         if self.opaque:  # workers of the Arrow path have looked already
             for staged, records_of in written.by_spark:
                 self.compare_metadata(staged, records_of)
@@ -278,7 +298,7 @@ class BatchWriter:
 
     def decoded(self, records: DataFrame) -> DataFrame:
         """Return the decoded records. A record outside of the interval breaks no rule."""
-        found = decoded(records, self.pipeline)
+        found = self.refusals.judged(decoded(records, self.pipeline))
         if self.screened is not None and self.screened.copies:
             return marked(found, self.screened).withColumnRenamed(COPY, OUTSIDE)
         if self.within is None:
@@ -351,7 +371,13 @@ class BatchWriter:
         return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost), profile=None)
 
     def explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
-        """Refuse gaps unless the broker still had the range's start after the read; only then they are ``absent``."""
+        """Refuse gaps unless the broker still had the range's start after the read; only then they are ``absent``.
+
+        Parameters
+        ----------
+        healthy
+            The ranges that were read, without those of which that is known.
+        """
         gone = source.missing(overlaps(healthy, [a.range for a in accounts if a.counts.absent]))
         if gone:
             raise OffsetsGoneError(
@@ -364,7 +390,7 @@ class BatchWriter:
 
     def stage_refused(self, again: DataFrame, name: str, bad: Mapping[tuple[str, int], int]) -> Staged:
         """Stage refused records verbatim, from the records of the partitions that have any, with headers."""
-        staged = self.quarantine.stage(refused_records(self.judged(again), self.run_id, self.pipeline.decode), name)
+        staged = self.quarantine.stage(self.refused(self.judged(again)), name)
         kept = {key: t.offsets for key, t in staged.tallies.items()}
         if kept != dict(bad) or staged.rows != sum(bad.values()):
             raise OffsetsGoneError(
@@ -374,6 +400,10 @@ class BatchWriter:
                 next_step="run again; if it happens again, raise the topic's retention",
             )
         return staged
+
+    def refused(self, judged: DataFrame) -> DataFrame:
+        """Return the records that broke a rule, as the quarantine has them."""
+        return self.refusals.told(refused_records(judged, self.run_id, self.pipeline.decode))
 
     def profiled(self, prepared: PreparedBatch) -> PreparedBatch:
         """Return the batch with its profile. The columns of ``quality.profiled`` are read back for it."""
@@ -423,6 +453,8 @@ class BatchWriter:
         ------
         LeaseHeldError
             If another driver committed this batch meanwhile.
+        RowsRefusedError
+            If the sink refuses rows; nothing was committed then.
         """
         if prepared.quarantine:
             # checked before the sink's commit, which would otherwise be half a batch

@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from sluice.errors import (
+    AuthorizationError,
     CheckpointError,
     ConfigError,
     OffsetsGoneError,
@@ -18,6 +19,7 @@ from sluice.errors import (
     SluiceError,
     begin_again,
 )
+from sluice.storage import DENIALS
 from sluice_spark.decoders.told import found_in
 from sluice_spark.transforms.transform import apply
 
@@ -60,6 +62,11 @@ _OF_CHECKPOINT = Sign(
     ),
     f"restore the checkpoint from a copy; or go on with a fresh one: {begin_again('PIPELINE')}",
 )
+_OF_ACCESS = Sign(
+    AuthorizationError,
+    DENIALS,
+    "correct the credentials of the object store (a token expires), or give them the right; then run again",
+)
 _OF_STORAGE = Sign(
     SinkError,
     (
@@ -67,7 +74,7 @@ _OF_STORAGE = Sign(
         "Disk quota exceeded",
         "Read-only file system",
         "Permission denied",
-        "AccessDenied",
+        "NoSuchBucket",
         "FileAlreadyExistsException",
         "ParentNotDirectoryException",
     ),
@@ -154,7 +161,7 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             "if the schema has a thousand fields or more, leave some out",
         )
     said = "" if of_transform else _said_by_engine(error, text)
-    known = (_OF_CHECKPOINT, *signs, _OF_STORAGE, _OF_FOLDERS)
+    known = (_OF_CHECKPOINT, *signs, _OF_ACCESS, _OF_STORAGE, _OF_FOLDERS)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
     if sign is None and not of_transform and (found := no_file_system(error)) is not None:
         return found

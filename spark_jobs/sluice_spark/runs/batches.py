@@ -21,11 +21,12 @@ from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.engine.tasks import watched
+from sluice_spark.paths import located
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import Fence
+from sluice_spark.sinks.base import Fence, RowsRefusedError
 from sluice_spark.sources.base import SourceReader, StreamReader
 from sluice_spark.strategies.base import Batch
 
@@ -146,7 +147,7 @@ class MicroBatches:
                     .writeStream.outputMode(output)
                     .foreachBatch(guarded)
                     .queryName(f"sluice {self.context.pipeline.name}")
-                    .option("checkpointLocation", tables.checkpoint.path)
+                    .option("checkpointLocation", located(tables.checkpoint.path))
                     .trigger(availableNow=True)
                     .start()
                 )
@@ -190,24 +191,31 @@ class MicroBatches:
         # a redrive of what another cluster had may write records whose copies are in this batch
         sink = tables.replaceable if self._mirrored else None
         fence = None if sink is None else Fence(sink.table_version(), lambda note: note.get("of") == "lost")
-        prepared = gate.given_up(writer, (epoch, number), batch.ranges)
-        if prepared is None:
-            with watch.phase("batches"), watched(self.spark, f"batch {number}"):
-                prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
-            with watch.phase("judging"):
-                gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
-        if tables.further:
-            with watch.phase("batches"), watched(self.spark, f"batch {number} for further sinks"):
-                prepared = writer.shared(self.spark, prepared, tables.batch_name(number))
-        if self.context.pipeline.stateful is not None:
-            with watch.phase("commits"):
-                tables.checkpoint.sync(number)  # or a power cut leaves rows in the sink, and not their state
-        if batch.ranges and tables.epoch.route is Route.DIRECT:
-            self.unchanged()
-        with watch.phase("ledger"):
-            self.lease.verify()
-        with watch.phase("commits"):
-            writer.commit(number, prepared, {}, tables.batch_name(number), fence=fence)
+        while True:
+            prepared = gate.given_up(writer, (epoch, number), batch.ranges)
+            if prepared is None:
+                with watch.phase("batches"), watched(self.spark, f"batch {number}"):
+                    prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
+                with watch.phase("judging"):
+                    gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
+            if tables.further:
+                with watch.phase("batches"), watched(self.spark, f"batch {number} for further sinks"):
+                    prepared = writer.shared(self.spark, prepared, tables.batch_name(number))
+            if self.context.pipeline.stateful is not None:
+                with watch.phase("commits"):
+                    tables.checkpoint.sync(number)  # or a power cut leaves rows in the sink, and not their state
+            if batch.ranges and tables.epoch.route is Route.DIRECT:
+                self.unchanged()
+            with watch.phase("ledger"):
+                self.lease.verify()
+            try:
+                with watch.phase("commits"):
+                    writer.commit(number, prepared, {}, tables.batch_name(number), fence=fence)
+            except RowsRefusedError as error:
+                writer, sweep = writer.without(error), True
+                gate.forget()
+                continue
+            break
         if sweep or self.context.recovery.ignores:
             tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with watch.phase("ledger"):

@@ -55,6 +55,7 @@ class Gate:
     _judgements: list[Judgement] = field(default_factory=list)
     _decided: list[Excess] = field(default_factory=list)
     _done: set[tuple[int, int]] = field(default_factory=set)
+    _before: tuple[int, int] = (0, 0)
 
     def given_up(
         self, writer: BatchWriter, batch: tuple[int, int], ranges: Sequence[OffsetRange]
@@ -106,6 +107,7 @@ class Gate:
         EngineError
             If Spark ended while the batch was judged. That is no verdict: the next run judges it.
         """
+        self._before = len(self._judgements), len(self._decided)
         if self.judge is None:
             return
         counts = sum((account.counts for account in prepared.accounts), Counts())
@@ -134,6 +136,11 @@ class Gate:
             point("judged")
             raise self._refused(judgement, batch, more)
         self._judgements.append(judgement)
+
+    def forget(self) -> None:
+        """Forget the batch that was admitted last: its sink refused rows, and it is prepared again without them."""
+        judged, decided_on = self._before
+        del self._judgements[judged:], self._decided[decided_on:]
 
     def summary(self, runs: Sequence[str]) -> Judgement | None:
         """Return the verdict of a run whose batches were all let through; None if none was judged here."""

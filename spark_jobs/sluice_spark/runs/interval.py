@@ -40,7 +40,7 @@ from sluice_spark.runs.run import Run
 from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING, Fence, overtaken
+from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, overtaken
 from sluice_spark.sinks.further import ALSO
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.parts import RecordsInParts
@@ -257,51 +257,65 @@ class IntervalRun(Run):
                 lease, epoch=tables.epoch.number, batch=batch, ranges=ranges, tables=writer.lookups.as_dict()
             )
         point("batch-started")
-        with self.context.watch.phase("batches"), watched(spark, str(self.interval)):
-            prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
-        with self.context.watch.phase("judging"):
-            self.context.gate.admit(lease, spark, writer, prepared)
-        if prepared.outside:
-            aside = f"{prepared.outside:,} records that were read are outside of the interval: counted as filtered"
-            self.ledger.degraded(lease, aside)
-        if passed:
-            between = f"{sum(map(len, passed)):,} offsets that hold no record of the interval were not read"
-            self.ledger.degraded(lease, f"{between}: counted as filtered")
+        said = set[str]()
+
+        def say(text: str) -> None:
+            if text not in said:
+                said.add(text)
+                logger.warning("%s", text)
+                self.ledger.degraded(lease, text)
+
+        while True:
+            with self.context.watch.phase("batches"), watched(spark, str(self.interval)):
+                prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
+            with self.context.watch.phase("judging"):
+                self.context.gate.admit(lease, spark, writer, prepared)
+            if prepared.outside:
+                say(f"{prepared.outside:,} records that were read are outside of the interval: counted as filtered")
+            if passed:
+                between = f"{sum(map(len, passed)):,} offsets that hold no record of the interval were not read"
+                say(f"{between}: counted as filtered")
+            with self.context.watch.phase("commits"):
+                leaving = self._leaving(writer, tables, prepared, readable, passed, source)
+                for told in leaving.notes:
+                    say(told)
+                prepared = writer.shared(spark, prepared, name)
+                self._check.unchanged(self._read_from)
+                lease.verify()
+                self._beside_redriving()
+                self._alone_in_its_time()
+                if prepared.quarantine:
+                    tables.quarantine.admit(prepared.quarantine)
+                point("before-sink-commit")
+                note = {
+                    "pipeline": self.pipeline.name,
+                    "run": self.context.run_id,
+                    "interval": self.interval.key,
+                    "accounts": [a.as_dict() for a in prepared.accounts],
+                    "slice": [r.as_list() for r in leaving.refused.ranges],
+                    "refused": prepared.quarantine.folder if prepared.quarantine else None,
+                    "profile": prepared.profiled,
+                    **({"windows": {**prepared.windows, **leaving.told}} if prepared.windows is not None else {}),
+                    **({"tables": writer.lookups.as_dict()} if writer.lookups.tables else {}),
+                }
+                also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
+                try:
+                    taken = tables.replacing().replace(
+                        leaving.rows, prepared.staged, writer.schema, batch, {**note, **also}, name=name,
+                        check=leaving.check, fence=self._fence,
+                    )  # fmt: skip
+                except RowsRefusedError as error:
+                    writer = writer.without(error)
+                    self.context.gate.forget()
+                    continue
+            break
+        if taken is None:
+            raise overtaken(
+                f"replaced {self.interval} in {tables.sink.path}",
+                state="the interval's rows are in the table once; this driver's files are not part of it",
+                next_step="run again, if it must be replaced once more",
+            )
         with self.context.watch.phase("commits"):
-            leaving = self._leaving(writer, tables, prepared, readable, passed, source)
-            for told in leaving.notes:
-                logger.warning("%s", told)
-                self.ledger.degraded(lease, told)
-            prepared = writer.shared(spark, prepared, name)
-            self._check.unchanged(self._read_from)
-            lease.verify()
-            self._beside_redriving()
-            self._alone_in_its_time()
-            if prepared.quarantine:
-                tables.quarantine.admit(prepared.quarantine)
-            point("before-sink-commit")
-            note = {
-                "pipeline": self.pipeline.name,
-                "run": self.context.run_id,
-                "interval": self.interval.key,
-                "accounts": [a.as_dict() for a in prepared.accounts],
-                "slice": [r.as_list() for r in leaving.refused.ranges],
-                "refused": prepared.quarantine.folder if prepared.quarantine else None,
-                "profile": prepared.profiled,
-                **({"windows": {**prepared.windows, **leaving.told}} if prepared.windows is not None else {}),
-                **({"tables": writer.lookups.as_dict()} if writer.lookups.tables else {}),
-            }
-            also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
-            taken = tables.replacing().replace(
-                leaving.rows, prepared.staged, writer.schema, batch, {**note, **also}, name=name, check=leaving.check,
-                fence=self._fence,
-            )  # fmt: skip
-            if taken is None:
-                raise overtaken(
-                    f"replaced {self.interval} in {tables.sink.path}",
-                    state="the interval's rows are in the table once; this driver's files are not part of it",
-                    next_step="run again, if it must be replaced once more",
-                )
             self._committed = True
             # before the quarantine is looked at for the same offsets; a database only counts what it deletes
             left = leaving.rows.found or sum(taken.values())
@@ -363,7 +377,7 @@ class IntervalRun(Run):
         """Return what the interval's rows take the place of, after checking that it may go."""
         gone = Slice(readable, *self.interval.milliseconds)
         check = self._nothing_vanishes(prepared, source, passed)
-        check(tables.quarantine.held(gone))
+        check(tables.quarantine.held(Slice(readable, *self.interval.milliseconds)))  # a slice counts what it finds
         return Leaving(gone, gone, check)
 
     def _prepare(

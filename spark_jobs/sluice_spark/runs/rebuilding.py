@@ -30,7 +30,7 @@ from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
 from sluice_spark.engine.failures import Sign
 from sluice_spark.engine.logs import logger
-from sluice_spark.paths import literal
+from sluice_spark.paths import literal, located
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
@@ -131,7 +131,7 @@ class Rebuilding:
         """Store the records beside the checkpoint; a file without any, if it needs none."""
         spark, context, ranges = self.batches.spark, self.batches.context, needed.ranges
         if not ranges:
-            spark.createDataFrame([], RECORD_SCHEMA).write.parquet(transfer.records)
+            spark.createDataFrame([], RECORD_SCHEMA).write.parquet(located(transfer.records))
             return
         offsets = IntervalOffsets(context, ALWAYS)
         source = offsets.source(spark, available, *available.split(ranges))
@@ -140,7 +140,7 @@ class Rebuilding:
             self._compare(source, needed)
             wanted = self._wanted(records, needed)
             chosen = wanted.select(*(F.col(f"_{name}").alias(name) for name in _PLACE)).distinct()
-            records.join(chosen, list(_PLACE), "left_semi").write.parquet(transfer.records)
+            records.join(chosen, list(_PLACE), "left_semi").write.parquet(located(transfer.records))
         except SluiceError:
             raise
         except Exception as error:

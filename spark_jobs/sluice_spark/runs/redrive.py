@@ -22,19 +22,18 @@ from sluice.run.locate import Located, locate
 from sluice.run.redriving import check_ranges, possible, states_for
 from sluice.sources.kafka.cluster import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
-from sluice_spark.batch.quarantine import SCHEMA, held_records, refused_records
+from sluice_spark.batch.quarantine import SCHEMA, held_records
 from sluice_spark.batch.tally import rescued_in
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.tasks import watched
-from sluice_spark.rules.records import decoded
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, Staged
+from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, RowsRefusedError, Staged
 from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
@@ -202,7 +201,11 @@ class RedriveRun(Run):
                 return
             prepared = self._prepare(writer, name, ranges, source)
         unchanged()
-        self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
+        try:
+            self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
+        except RowsRefusedError as error:
+            self.context.gate.forget()
+            self._redrive(lease, tables, writer.without(error), source, ranges, origin, fence, unchanged)
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
         if writer.screen is not None:
@@ -214,14 +217,13 @@ class RedriveRun(Run):
             aside = [RangeAccount(r, Counts(filtered=len(r))) for r in copies]
             return replace(prepared, accounts=(*prepared.accounts, *aside), origins=found.as_dict())
         try:
-            records = writer.split_off(decoded(source.read(ranges), self.pipeline))
+            records = writer.judged(source.read(ranges))
             came = _offsets(records)
             bad = _offsets(records.where(F.col(RULE).isNotNull()))
             staged, written = self._stage(writer, records, name)
             if writer.opaque:
                 writer.compare_metadata(staged, records)
-            refused = refused_records(records, self.context.run_id, self.pipeline.decode) if bad else None
-            quarantine = None if refused is None else writer.quarantine.stage(refused, name)
+            quarantine = writer.quarantine.stage(writer.refused(records), name) if bad else None
         except SluiceError:
             raise
         except Exception as error:
@@ -346,6 +348,9 @@ class RedriveRun(Run):
         fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
         good = self._chosen(spark, tables, writer).where(within(window))
         came = _offsets(good)
+        if not came:  # the sink refused them all
+            tables.sweep(tables.sink.version() + 1)
+            return
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
@@ -363,17 +368,13 @@ class RedriveRun(Run):
             accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
             prepared = PreparedBatch(tuple(accounts), staged, rescued=self._rescued(good))
         emptying.verify()
-        self._commit(
-            lease,
-            tables,
-            writer,
-            batch,
-            prepared,
-            of="quarantined",
-            source=origin,
-            moved=True,
-            fence=fence,
-        )
+        try:
+            self._commit(
+                lease, tables, writer, batch, prepared, of="quarantined", source=origin, moved=True, fence=fence
+            )
+        except RowsRefusedError as error:  # such records stay in the quarantine
+            self.context.gate.forget()
+            self._take_out(spark, lease, emptying, tables, sink, writer.without(error), window)
 
     def _dropper(self, tables: Tables) -> BatchWriter:
         """Return a writer that commits no rows: neither the transform nor the sink's columns matter then."""
@@ -385,7 +386,7 @@ class RedriveRun(Run):
         raw = held_records(
             spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule, before=self.before
         )
-        return raw if self.dropping else writer.split_off(decoded(raw, self.pipeline)).where(F.col(RULE).isNull())
+        return raw if self.dropping else writer.judged(raw).where(F.col(RULE).isNull())
 
 
 def refuse_beside_intervals(ledger: Ledger, pipeline: str, state: str) -> None:

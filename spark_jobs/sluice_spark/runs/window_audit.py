@@ -25,6 +25,7 @@ from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
 from sluice.run.interval import ALWAYS
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
+from sluice_spark.paths import located
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.tables import Tables
@@ -82,7 +83,7 @@ class _Audit:
         source, readable = self._source(spark)
         writer = cast(WindowWriter, self.context.writer(spark, tables))
         self._compacted(spark, source, readable)
-        found = spark.read.format("delta").option("versionAsOf", self.plan.version).load(tables.sink.path)
+        found = spark.read.format("delta").option("versionAsOf", self.plan.version).load(located(tables.sink.path))
         columns = self._compared(writer, found)
         expected = self._expected(spark, tables, source, readable)
         try:

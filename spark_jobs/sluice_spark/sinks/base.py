@@ -14,7 +14,7 @@ from typing import Any, Protocol
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice.errors import CheckpointError, LeaseHeldError
+from sluice.errors import CheckpointError, LeaseHeldError, SinkError
 from sluice.fields import TAKES_AWAY
 from sluice.profile import ColumnProfile
 
@@ -23,7 +23,9 @@ __all__ = [
     "EvolvingSink",
     "Fence",
     "ReadableSink",
+    "Refusal",
     "ReplaceableSink",
+    "RowsRefusedError",
     "Sink",
     "Staged",
     "StagedFile",
@@ -124,6 +126,44 @@ class TakenBackError(CheckpointError):
     """Commits of the pipeline were rolled back, or files that they name are gone."""
 
 
+@dataclass(frozen=True)
+class Refusal:
+    """Why a sink refuses the row of a record.
+
+    Parameters
+    ----------
+    detail
+        The sink's own words.
+    column
+        The column of the value, if the sink names one.
+    """
+
+    detail: str
+    column: str | None = None
+
+
+class RowsRefusedError(SinkError):
+    """A sink refuses rows because of their values. Nothing of the batch was committed.
+
+    Parameters
+    ----------
+    rows
+        The refused rows, by topic, partition and offset; without them, all others of the batch fit. Empty if they are
+        not known, or if rows do not say of which records they are.
+    """
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        state: str = "",
+        next_step: str = "",
+        rows: Mapping[tuple[str, int, int], Refusal] | None = None,
+    ) -> None:
+        super().__init__(what, state=state, next_step=next_step)
+        self.rows = rows or {}
+
+
 def overtaken(what: str, *, state: str, next_step: str) -> LeaseHeldError:
     """Return the error of a driver whose commit came second: ``what`` was done by another one first."""
     return LeaseHeldError(f"another driver {what} first", state=state, next_step=next_step)
@@ -218,6 +258,8 @@ class Sink(Protocol):
         ------
         LeaseHeldError
             If another driver committed the batch meanwhile.
+        RowsRefusedError
+            If values of some rows do not fit; the run then leaves their records out, and commits the batch again.
         SinkError
             If the sink cannot be written; the next run finds out whether the batch was committed.
         """

@@ -26,7 +26,7 @@ from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.sinks.base import SinkConfig
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.base import NOTHING, ReplaceableSink, RowsRefusedError, Sink, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 from sluice_spark.sinks.parquet.staging import StagesParquet
@@ -376,6 +376,8 @@ class FurtherSinks:
         except (ConfigError, CheckpointError, SinkError) as error:
             error.state = f"{self.first} has batch {batch}, and {sink.path} may not; {_KNOWN_LATER}"
             error.next_step += f"; or go on without this batch there: {begin_again(self.pipeline)}"
+            if isinstance(error, RowsRefusedError):
+                error.rows = {}  # the first sink has them
             raise
         point("also-committed")
         return done

@@ -14,7 +14,7 @@ from sluice.delta.pinned import PinnedTable, pin
 from sluice.errors import SourceUnreachableError
 from sluice.home import Home
 from sluice.pipeline import Pipeline
-from sluice_spark.paths import literal
+from sluice_spark.paths import literal, located
 
 __all__ = ["NO_LOOKUPS", "Lookups"]
 
@@ -108,7 +108,7 @@ NO_LOOKUPS = Lookups()
 def _read(spark: SparkSession, table: PinnedTable) -> DataFrame:
     files = table.files
     if files is None or len(files) > _FILES:
-        return spark.read.format("delta").option("versionAsOf", table.version).load(table.path)
+        return spark.read.format("delta").option("versionAsOf", table.version).load(located(table.path))
     # Spark's Delta reader reconstructs the table's state in a job of its own; the log was read here already
     schema = StructType.fromJson(json.loads(table.table.schema().to_json()))
     return spark.read.schema(schema).parquet(*map(literal, files)) if files else spark.createDataFrame([], schema)

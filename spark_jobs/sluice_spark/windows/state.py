@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START
 from sluice_spark.columns import column
+from sluice_spark.paths import located
 
 __all__ = ["PaneSpans", "held_keys", "last_timer", "of_key", "of_processor", "open_windows", "read", "remembered_keys"]
 
@@ -203,7 +204,10 @@ def of_processor(
 def _variables(spark: SparkSession, checkpoint: str, batch: int) -> Iterator[tuple[str, DataFrame]]:
     """Yield the name of each variable of a processor, with a frame of keys and of what it holds, called like it."""
     described = (
-        spark.read.format("state-metadata").load(checkpoint).where("operatorId = 0").select("operatorProperties")
+        spark.read.format("state-metadata")
+        .load(located(checkpoint))
+        .where("operatorId = 0")
+        .select("operatorProperties")
     )
     properties = json.loads(described.first()[0])
     for variable in properties["stateVariables"]:
@@ -239,4 +243,4 @@ def _read(spark: SparkSession, checkpoint: str, batch: int, **options: str) -> D
     # an application that has run no stream lacks the coordinator of state stores, which readers of RocksDB's ask; the
     # manager of streams starts it
     _ = spark.streams.active
-    return spark.read.format("statestore").options(batchId=batch, operatorId=0, **options).load(checkpoint)
+    return spark.read.format("statestore").options(batchId=batch, operatorId=0, **options).load(located(checkpoint))

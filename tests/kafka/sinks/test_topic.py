@@ -14,7 +14,7 @@ from tests.fixtures.runs import consume
 
 from sluice.errors import CheckpointError, ConfigError, SinkError
 from sluice_spark.sinks.kafka.cluster import Topic
-from sluice_spark.sinks.kafka.columns import _PARTITION, _VALUE
+from sluice_spark.sinks.kafka.columns import _KEY, _PARTITION, _VALUE
 from sluice_spark.sinks.kafka.producer import Transactions
 
 pytestmark = pytest.mark.kafka
@@ -62,19 +62,21 @@ def test_kafka_sink_refuses_rows_that_make_no_records(
     [
         pytest.param(_PARTITION, 7, "partition 7", id="partition-that-is-not-there"),
         pytest.param(_VALUE, b"x" * 1_100_000, "1,100,", id="too-large"),
+        pytest.param(_KEY, None, "is compacted", id="without-a-key"),
     ],
 )
 def test_kafka_sink_names_a_row_that_the_topic_cannot_take_and_sends_nothing_of_its_batch(
     sending: Kafka, monkeypatch: pytest.MonkeyPatch, name: str, value: Any, token: str
 ) -> None:
-    sending.topics.recreate(sending.topic, 3, {"max.message.bytes": 1_000_000})
+    compacted = {"cleanup.policy": "compact"} if name == _KEY else {}
+    sending.topics.recreate(sending.topic, 3, {"max.message.bytes": 1_000_000, **compacted})
     with_settings(sending, monkeypatch, partition="id" if name == _PARTITION else None)
     sink, real = sending.writer(), sending.staged
 
     def spoilt(table: pa.Table) -> pa.Table:
         made = real(table)
-        usual = made[_VALUE].to_pylist() if name == _VALUE else [0] * made.num_rows
-        parts = pa.array([*usual[:-1], value], pa.binary() if name == _VALUE else pa.int64())
+        usual = [0] * made.num_rows if name == _PARTITION else made[name].to_pylist()
+        parts = pa.array([*usual[:-1], value], pa.int64() if name == _PARTITION else pa.binary())
         return made.drop_columns([name] if name in made.column_names else []).append_column(name, parts)
 
     with monkeypatch.context() as patched:

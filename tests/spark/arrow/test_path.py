@@ -516,6 +516,29 @@ def test_arrow_path_reads_batches_before_spark_plans_them(
     assert not sandbox.never_committed()
 
 
+@pytest.mark.long
+def test_arrow_path_loses_nothing_of_a_batch_that_retention_passes_after_it_was_read(
+    sandbox: Sandbox, taken: list[tuple[str, bool]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The markers of transactions are gaps, and a gap is only one if the source still has the start."""
+    sandbox.configure(kafka={"isolation_level": "read_committed", "max_records_per_batch": 40})
+    for first in range(0, 70, 10):
+        records = [(n % 2, None, good(n)) for n in range(first, first + 10)]
+        sandbox.topics.produce_transaction(sandbox.topic, records, commit=True)
+    take = Watched.take
+
+    def retained(self: Watched, name: str, ranges: Sequence[OffsetRange]) -> Any:
+        found = take(self, name, ranges)
+        if name.endswith("000001"):
+            sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
+        return found
+
+    monkeypatch.setattr(Watched, "take", retained)
+    sandbox.run("r")
+    assert taken[1] == ("000001", True)
+    assert (sum(sandbox.sink().values()), sandbox.account("r")["absent"] > 0) == (70, True)
+
+
 def test_arrow_path_makes_a_batch_as_large_as_fits_into_half_a_minute(sandbox: Sandbox) -> None:
     sandbox.configure(kafka={"max_records_per_batch": None})
     sandbox.feed(60)

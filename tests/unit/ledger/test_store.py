@@ -23,7 +23,7 @@ from alembic.operations import Operations
 from tests.fixtures.postgres import binaries, new_database, server
 from tests.unit.ledger.conftest import derived, played, run, split
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import Ledger, schema, store
 from sluice.ledger.store import LedgerError, network_of, open_engine, reading
 
@@ -52,6 +52,15 @@ def test_ledger_of_the_first_version_is_migrated_with_its_history(each_ledger: L
         f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'",
     )
     assert derived(Ledger.open(ledger_url)) == before
+
+
+def test_ledger_is_not_migrated_while_a_driver_of_an_earlier_version_writes_it(
+    each_ledger: Ledger, ledger_url: str
+) -> None:
+    with each_ledger.acquire("p", "old"):
+        execute(each_ledger, f"UPDATE {schema.VERSION_TABLE} SET version_num = '0005'")
+        with pytest.raises(LeaseHeldError, match="run 'old' of 'p' is at work"):
+            Ledger.open(ledger_url)
 
 
 def test_ledger_migrations_make_the_tables_of_the_schema(ledger_url: str) -> None:

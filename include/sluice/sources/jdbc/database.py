@@ -34,6 +34,8 @@ class _Type:
     """How many seconds later than others a row may appear, if the pipeline file does not say it."""
 
 
+_TOO_LATE = "294247-01-01"
+"""From here on, microseconds since 1970 have more than 64 bits."""
 _MICROS = "(extract(epoch from {}) * 1000000)::int8"
 _WHOLE = _Type("{}::int8", "{}")
 _TYPES = {
@@ -388,17 +390,17 @@ class Session:
         return None if found[0][0] is None else int(found[0][0])
 
     def unkeyed(self, kind: _Type) -> bool:
-        """Return whether there are rows whose key is NULL or infinite."""
+        """Return whether there are rows whose key is NULL, infinite or too late."""
         wanted = f"{self._key} IS NULL"
         if kind.infinite:
-            wanted += f" OR {self._key} IN ('infinity'::{kind.infinite}, '-infinity'::{kind.infinite})"
+            wanted += f" OR NOT ({self._finite(kind, '')})"
         return bool(self._rows(f"SELECT EXISTS (SELECT FROM {self._source} AS q WHERE {wanted})")[0][0])
 
     def _finite(self, kind: _Type, word: str) -> str:
         if not kind.infinite:
             return ""
         key, of = self._key, kind.infinite
-        return f"{word} {key} > '-infinity'::{of} AND {key} < 'infinity'::{of}"
+        return f"{word} {key} > '-infinity'::{of} AND {key} < '{_TOO_LATE}'::{of}"
 
     def rows(self, described: Described, floor: int | None) -> Iterator[Any]:
         """Yield the rows from a key on, in the order of keys, as Arrow batches of ``number``, ``key`` and ``value``.

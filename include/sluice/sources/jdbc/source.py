@@ -113,7 +113,7 @@ class TableRows:
             self._refuse_restored(before.written, written)
             self.notes += described.notes
             if session.unkeyed(described.kind):
-                self.notes.append(f"{self.config.shown}: rows whose key is NULL or infinite are not read")
+                self.notes.append(f"{self.config.shown}: rows whose key is NULL, infinite or after 294246 are not read")
             if described.kind.lag > self._lag(described) and not _UNIVERSAL.match(zone := session.zone()):
                 self._warn_of_clock(zone, described)
             mark = self._mark(session, described, before.floor)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from sluice.errors import ConfigError, SinkError
+from sluice.errors import ConfigError, SinkError, SluiceError
+from sluice.storage import told_by_store
 from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.delta.opened import OpenTables
 
@@ -39,7 +40,7 @@ class Handle:
 
         Raises
         ------
-        SinkError
+        SinkError, AuthorizationError
             If it cannot be read.
         """
         try:
@@ -98,13 +99,13 @@ class Handle:
             "pipeline another path, and copy the rows to this table from there",
         )
 
-    def crowded(self) -> SinkError:
+    def crowded(self) -> SluiceError:
         """Return the error of a commit that failed in all attempts because others committed."""
         return self.failed(OSError(f"others committed to it {ATTEMPTS} times while this commit was being prepared"))
 
-    def failed(self, error: Exception) -> SinkError:
+    def failed(self, error: Exception) -> SluiceError:
         """Return the error for a table that could not be read or written."""
-        return SinkError(
+        return told_by_store(error, self.path) or SinkError(
             f"the table {self.path} failed: {first_line(error)}",
             state="the batch is in the table as a whole or not at all; the next run finds out which",
             next_step="fix the storage, then run again",

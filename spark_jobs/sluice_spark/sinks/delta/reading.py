@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.storage import is_url
-from sluice_spark.paths import literal
+from sluice_spark.paths import literal, located
 from sluice_spark.sinks.delta.handle import Handle
 from sluice_spark.sinks.delta.statistics import bounds, files_of, mask, may_be
 
@@ -49,7 +49,7 @@ def rows(held: Handle, spark: SparkSession) -> DataFrame:
 
 def _read(held: Handle, spark: SparkSession, table: DeltaTable, actions: pa.Table) -> DataFrame:
     if table.metadata().partition_columns or _has_vectors(table):
-        return spark.read.format("delta").option("versionAsOf", table.version()).load(held.path)
+        return spark.read.format("delta").option("versionAsOf", table.version()).load(located(held.path))
     # Spark's Delta reader reconstructs the table's state in a job of its own, which takes seconds even for a small
     # table; the log was read here already.
     schema = StructType.fromJson(json.loads(table.schema().to_json()))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from urllib.parse import unquote
 
+import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
@@ -18,11 +19,12 @@ from sluice.delta.paths import check_removable
 from sluice.errors import BEGIN_ANEW, ConfigError
 from sluice.fields import METADATA_COLUMNS
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import Staged, StagedFile
+from sluice_spark.sinks.base import Refusal, RowsRefusedError, Staged, StagedFile
 from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
 from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle, first_line
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
 from sluice_spark.sinks.parquet.profiled import longest_of, nulls_of
+from sluice_spark.sinks.parquet.unfit import rows_with
 
 __all__ = [
     "check",
@@ -198,22 +200,25 @@ def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
 
     Raises
     ------
-    ConfigError
+    RowsRefusedError
         If staged files have any.
     """
     for field in columns_of(table).fields:
         if (most := _most(field)) is not None:
-            _check_length(held, field.name, most, staged)
+            _check_length(held, table, field.name, most, staged)
         if field.nullable or field.name in METADATA_COLUMNS:
             continue
         nulls = sum(_nulls(held, field.name, file) for file in staged.files)
         if nulls:
-            raise ConfigError(
+            raise RowsRefusedError(
                 f"{nulls:,} rows have no value in {field.name}, which allows no nulls in the table {held.path}",
                 state="nothing of this batch was committed; the position stays where it was",
                 next_step="if the records have that column, send such ones to the quarantine, with a row rule: "
                 f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or have the transform give it a "
                 f"value; or with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {field.name} DROP NOT NULL",
+                rows=_refused(
+                    held, table, staged, field.name, "there is no value, and the table allows no nulls", _none
+                ),
             )
 
 
@@ -223,16 +228,34 @@ def _most(field: StructField) -> int | None:
     return int(found[1]) if found else None
 
 
-def _check_length(held: Handle, name: str, most: int, staged: Staged) -> None:
+def _check_length(held: Handle, table: DeltaTable, name: str, most: int, staged: Staged) -> None:
     longest = max((longest_of(held.path, file.path, name) for file in staged.files), default=0)
+
+    def too_long(texts: Any) -> Any:
+        return pc.fill_null(pc.greater(pc.utf8_length(texts), most), False).to_numpy(zero_copy_only=False)
+
     if longest > most:
-        raise ConfigError(
+        raise RowsRefusedError(
             f"{name} has texts of up to {longest:,} characters, and is a VARCHAR({most}) in the table {held.path}",
             state="nothing of this batch was committed; the position stays where it was",
             next_step="send such records to the quarantine, with a row rule: "
             f"{{name: {name}_fits, sql: {{passes: char_length({name}) <= {most}}}}}; or cut them in the transform; or "
             f"with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {name} TYPE STRING",
+            rows=_refused(held, table, staged, name, f"the text has more than {most} characters", too_long),
         )
+
+
+def _refused(
+    held: Handle, table: DeltaTable, staged: Staged, name: str, why: str, unfit: Callable[[Any], Any]
+) -> dict[tuple[str, int, int], Refusal]:
+    """Return the rows whose value in a column is unfit, if rows are of single records."""
+    if "_offset" not in columns_of(table).names:
+        return {}
+    return dict.fromkeys(rows_with(held.path, staged, name, unfit), Refusal(why, name))
+
+
+def _none(values: Any) -> Any:
+    return pc.is_null(values).to_numpy(zero_copy_only=False)
 
 
 def _nulls(held: Handle, name: str, file: StagedFile) -> int:

@@ -89,8 +89,8 @@ class DeltaUpsert(DeltaSink):
 
         Raises
         ------
-        SinkError
-            If a row has no value in a column of its key, too.
+        RowsRefusedError
+            If rows have no value in a column of their key, too.
         """
         rows = of_table(schema)
         if not staged.files:

@@ -27,12 +27,13 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
 from sluice.storage import file_system
-from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.base import NOTHING, Fence, Refusal, RowsRefusedError, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
 from sluice_spark.sinks.parquet.staging import StagesParquet
+from sluice_spark.sinks.parquet.unfit import is_beyond, rows_with
 from sluice_spark.sinks.spilled import spilled
 
 __all__ = ["IcebergTable", "opened"]
@@ -292,6 +293,9 @@ class IcebergTable(StagesParquet):
                 self.refuse_missing(staged, "run again; remove orphan files only if they are older than a run takes")
                 try:
                     self._snapshot(table, [*staged.files, *kept.files], removed, full)
+                except (OverflowError, ValueError):
+                    self._refuse_beyond(staged, schema)
+                    raise
                 except ice.CommitFailedException:
                     continue  # somebody committed meanwhile: look again
                 except Unknown:
@@ -320,6 +324,24 @@ class IcebergTable(StagesParquet):
             made = transaction.table_metadata.current_snapshot()
             at = {f"{_AT}{self.app_id}": f"{made.snapshot_id}@{made.sequence_number}"} if made.sequence_number else {}
             transaction.set_properties({f"{_MARK}{self.app_id}": str(note["version"]), **at})
+
+    def _refuse_beyond(self, staged: Staged, schema: T.StructType) -> None:
+        """Raise :class:`RowsRefusedError` if rows have times that a table's metadata cannot hold."""
+        if "_offset" not in schema.names:
+            return
+        rows = {
+            place: Refusal("a date or time before year 1 or after year 9999", name)
+            for name in reversed(schema.names)
+            for place in rows_with(self.staging, staged, name, is_beyond)
+        }
+        if rows:
+            column = next(iter(rows.values())).column
+            raise RowsRefusedError(
+                f"the {self.path} refuses {len(rows):,} rows, with times before year 1 or after year 9999 in {column}",
+                state="nothing of this batch was committed; what was committed before stays",
+                next_step=f"add a row rule that refuses such records, or write {column} as a text",
+                rows=rows,
+            )
 
     def _found(self, table: Table, gone: Slice) -> dict[str, Found]:
         """Return the files with rows of a slice, by path below the location."""

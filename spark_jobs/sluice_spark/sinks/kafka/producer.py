@@ -20,6 +20,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 from sluice.errors import LeaseHeldError, SinkError, SluiceError
 from sluice.faults import point
 from sluice.sinks.kafka import KafkaSink
+from sluice_spark.sinks.base import Refusal, RowsRefusedError
 from sluice_spark.sinks.kafka import cluster as clusters
 from sluice_spark.sinks.kafka.cluster import LOG, NOTHING_COMMITTED, Cluster, Topic
 from sluice_spark.sinks.kafka.marks import read
@@ -117,24 +118,13 @@ class Transactions:
         self.marks.append({**mark, "sent": int(time.time() * 1000)})
 
     def _send_all(self, topic: Topic, records: Iterable[Record]) -> int:
-        name, room = self._config.topic, topic.largest - _ROOM
-        sent = 0
+        name, sent = self._config.topic, 0
+        refused: dict[tuple[str | None, int | None, int | None], RowsRefusedError] = {}
         for record in records:
-            size = len(record.key or b"") + len(record.value or b"")
-            size += sum(len(key) + len(value) for key, value in record.headers)
-            if size > room:
-                raise SinkError(
-                    f"{record.called} makes a record of {size:,} bytes, and {self._cluster.what} takes about {room:,}",
-                    state=NOTHING_COMMITTED,
-                    next_step="raise the topic's max.message.bytes, or add a row rule that refuses such records",
-                )
-            if not -1 <= record.partition < topic.partitions:
-                raise SinkError(
-                    f"{record.called} is for partition {record.partition} ({self._config.partition}), and "
-                    f"{self._cluster.what} has partitions 0 to {topic.partitions - 1}",
-                    state=NOTHING_COMMITTED,
-                    next_step="correct the transform, or add a row rule that refuses such records",
-                )
+            if (error := self._misfit(topic, record)) is not None:
+                refused[record.origin] = error
+            if refused:  # the others are sent in the next transaction
+                continue
             self._produce(
                 name,
                 value=record.value,
@@ -144,7 +134,41 @@ class Transactions:
                 timestamp=record.timestamp,
             )
             sent += 1
+        if refused:
+            first = next(iter(refused.values()))
+            first.rows = {
+                (of, partition, offset): Refusal(error.what)
+                for (of, partition, offset), error in refused.items()
+                if of is not None and partition is not None and offset is not None
+            }
+            raise first
         return sent
+
+    def _misfit(self, topic: Topic, record: Record) -> RowsRefusedError | None:
+        """Return why the cluster would refuse a record, or nobody could read it where it should be."""
+        room = topic.largest - _ROOM
+        size = len(record.key or b"") + len(record.value or b"")
+        size += sum(len(key) + len(value) for key, value in record.headers)
+        if size > room:
+            return RowsRefusedError(
+                f"{record.called} makes a record of {size:,} bytes, and {self._cluster.what} takes about {room:,}",
+                state=NOTHING_COMMITTED,
+                next_step="raise the topic's max.message.bytes, or add a row rule that refuses such records",
+            )
+        if not -1 <= record.partition < topic.partitions:
+            return RowsRefusedError(
+                f"{record.called} is for partition {record.partition} ({self._config.partition}), and "
+                f"{self._cluster.what} has partitions 0 to {topic.partitions - 1}",
+                state=NOTHING_COMMITTED,
+                next_step="correct the transform, or add a row rule that refuses such records",
+            )
+        if record.key is None and "compact" in topic.policy:
+            return RowsRefusedError(
+                f"{record.called} makes a record without a key, and {self._cluster.what} is compacted",
+                state=NOTHING_COMMITTED,
+                next_step="name a column in sink.kafka.key, or add a row rule that refuses such records",
+            )
+        return None
 
     def _produce(self, topic: str, **record: Any) -> None:
         while True:

@@ -16,10 +16,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from sluice.errors import SinkError
 from sluice.fields import TAKES_AWAY
 from sluice.storage import file_system, make_folder
-from sluice_spark.sinks.base import NOTHING, Staged
+from sluice_spark.sinks.base import NOTHING, Refusal, RowsRefusedError, Staged
 from sluice_spark.sinks.delta.statistics import bounds, may_be
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.keyed import told
@@ -97,9 +96,10 @@ class Merge(Slice):
 
         Raises
         ------
-        SinkError
-            If a row has no value in a column of its key.
+        RowsRefusedError
+            If rows have no value in a column of their key.
         """
+        nowhere: list[Order] = []
         found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
         fs, base = file_system(root)
         for number, file in enumerate(staged.files):
@@ -110,7 +110,7 @@ class Merge(Slice):
                     gone = batch.column(TAKES_AWAY).to_pylist() if flags else [False] * batch.num_rows
                     for key, order, deletes in zip(_keys(batch, keys), _orders(batch, sequence), gone, strict=True):
                         if None in key:
-                            raise _without_key(keys, order)
+                            nowhere.append(order)
                         # the newest of each partition, and of these the latest
                         place: tuple[Any, ...] = () if sequence else (order.topic, order.partition)
                         of_key = found.setdefault(key, {})
@@ -118,6 +118,8 @@ class Merge(Slice):
                         if known is None or is_newer(order, known.order):
                             of_key[place] = _Row(order, number, at, bool(deletes))
                         at += 1
+        if nowhere:
+            raise _without_key(keys, nowhere)
         newest = {key: max(rows.values(), key=lambda row: row.order) for key, rows in found.items()}
         return cls((), keys=tuple(keys), sequence=sequence, newest=newest)
 
@@ -244,12 +246,19 @@ def _copy(source: Any, sink: Any, rows: Any) -> None:
                 writer.write_table(table.cast(writer.schema))
 
 
-def _without_key(keys: Sequence[str], order: Order) -> SinkError:
-    return SinkError(
-        f"the row of {order.topic}/{order.partition} offset {order.offset} has no value in a column of its key "
+def _without_key(keys: Sequence[str], rows: Sequence[Order]) -> RowsRefusedError:
+    first = rows[0]
+    why = Refusal(f"there is no value in a column of its key ({', '.join(keys)})")
+    return RowsRefusedError(
+        f"the row of {first.topic}/{first.partition} offset {first.offset} has no value in a column of its key "
         f"({', '.join(keys)})",
         state="nothing of this batch was committed",
         next_step="add the row rule {name: has_key, not_null: {columns: ["
         + ", ".join(keys)
         + "]}}, and run again: such records go to the quarantine",
+        rows={
+            (row.topic, row.partition, row.offset): why
+            for row in rows
+            if row.topic is not None and row.partition is not None and row.offset is not None
+        },
     )

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 
 from sluice.errors import SinkError
 from sluice.storage import file_system, make_folder
-from sluice_spark.paths import literal
+from sluice_spark.paths import literal, located
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.parquet.attempts import new_folder
 from sluice_spark.sinks.parquet.staged import offsets_of, read_back
@@ -58,7 +58,7 @@ class StagesParquet:
         writer = rows.write.mode("errorifexists").options(**(options or {}))
         if self.partition_by:
             writer = writer.partitionBy(*self.partition_by)
-        writer.parquet(f"{self.staging}/{folder}")
+        writer.parquet(located(f"{self.staging}/{folder}"))
         staged = read_back(self.staging, folder, offsets=offsets)
         if not staged.files:  # no commit will name the folder
             fs, base = file_system(self.staging)
@@ -103,7 +103,9 @@ class StagesParquet:
         if not self.partition_by:
             return spark.read.schema(schema).parquet(*map(literal, paths))
         folders = {f"{self.staging}/{'/'.join(file.path.split('/')[:2])}" for file in staged.files}
-        written = [spark.read.schema(schema).option("basePath", f).parquet(literal(f)) for f in sorted(folders)]
+        written = [
+            spark.read.schema(schema).option("basePath", located(f)).parquet(literal(f)) for f in sorted(folders)
+        ]
         return reduce(DataFrame.unionByName, written)
 
     def refuse_missing(self: _Place, staged: Staged, next_step: str) -> None:

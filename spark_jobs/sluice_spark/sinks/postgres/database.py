@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,16 +13,20 @@ import adbc_driver_postgresql.dbapi as adbc
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SinkError, SluiceError
 from sluice.postgres import WRONG, text_of, url_of
+from sluice_spark.sinks.base import Refusal, RowsRefusedError
 
-__all__ = ["AdbcError", "connected", "describe"]
+__all__ = ["REFUSALS", "AdbcError", "connected", "describe", "refusal"]
 
 AdbcError = adbc_driver_manager.Error
 
 
 _MISTAKES = {"0A", "28", "3D", "3F", "42", "55"}
 """Classes of errors that no other attempt cures: rights, names, syntax, what a table does not allow."""
-_REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
+REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
+
+_IN_COPY = re.compile(r"ERROR: (.*?) CONTEXT: COPY \S+, line \d+, column (.*?)(?=:| \. SQLSTATE|$)")
+"""What the driver's library says of an error in COPY, which has no details."""
 
 
 @contextmanager
@@ -86,16 +91,27 @@ def describe(error: Any, what: str) -> SluiceError:
             next_step="correct the connection, the role's rights or the table; run again",
         )
     if code == "22021":
-        return SinkError(
+        return RowsRefusedError(
             f"{what}: a text has a zero character, and PostgreSQL holds none: {text}",
             state=state,
             next_step=r"add a row rule that refuses such records, for example {name: no_zero, sql: {passes: "
             r'"instr(name, chr(0)) = 0"}}, and run again: they go to the quarantine',
         )
-    if code[:2] in _REFUSALS:
-        return SinkError(
+    if code[:2] in REFUSALS:
+        return RowsRefusedError(
             f"{what} refuses a row: {text}",
             state=state,
             next_step="add a row rule that refuses such records, or change the table; then run again",
         )
     return SinkError(f"{what}: {text}", state=state, next_step="run again when the database answers")
+
+
+def refusal(error: RowsRefusedError) -> Refusal:
+    """Return why a row is refused, without other values of the row."""
+    cause = error.__cause__
+    said = {name: bytes(value).decode(errors="replace") for name, value in getattr(cause, "details", ())}
+    if text := said.get("PG_DIAG_MESSAGE_PRIMARY"):
+        return Refusal(text, said.get("PG_DIAG_COLUMN_NAME"))
+    text = error.what if cause is None else text_of(cause)
+    copied = _IN_COPY.search(text)
+    return Refusal(text) if copied is None else Refusal(*copied.groups())

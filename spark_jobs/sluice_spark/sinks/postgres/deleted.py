@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sluice.errors import ConfigError, SinkError
+from sluice.errors import ConfigError
 from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of
 from sluice.sinks.postgres import FORGOTTEN, PostgresSink
-from sluice_spark.sinks.postgres.commits import fetched, one
+from sluice_spark.sinks.postgres.commits import one
 from sluice_spark.sinks.postgres.reading import columns
+from sluice_spark.sinks.postgres.trial import Unfit
 from sluice_spark.sinks.postgres.upsert import remembered
 
 __all__ = ["Deleted"]
@@ -58,30 +59,20 @@ class Deleted:
             cursor.execute(f"CREATE TABLE {self.name} AS SELECT {_listed(self._columns)} FROM {self._of} WITH NO DATA")
             cursor.execute(f"ALTER TABLE {self.name} ADD PRIMARY KEY ({_listed(self._key)})")
 
-    def refuse_without_sequence(self, cursor: Any, staged: str) -> None:
-        """Refuse a row that deletes and does not say when, where a sequence column says which row is newer.
-
-        Raises
-        ------
-        SinkError
-            If there is one.
-        """
+    def unfit(self) -> list[Unfit]:
+        """Return which rows delete and do not say when, where a sequence column says which row is newer."""
         if self._sequence is None:
-            return
-        found = fetched(
-            cursor,
-            f"SELECT _topic, _partition, _offset FROM {staged} WHERE {name_of(TAKES_AWAY)} "
-            f"AND {name_of(self._sequence)} IS NULL LIMIT 1",
-        )
-        if found:
-            topic, partition, offset = found[0]
-            raise SinkError(
-                f"the tombstone {topic}/{partition} offset {offset} has no value in the sequence column "
-                f"{self._sequence}: whether it is newer than a row of its key is not known",
-                state="nothing of this batch was committed",
-                next_step=f"give tombstones one in transform.sql (a header of theirs, or _timestamp, if "
-                f"{self._sequence} is a time of the same clock), or leave sequence out: then offsets decide",
+            return []
+        return [
+            Unfit(
+                f"{name_of(TAKES_AWAY)} AND {name_of(self._sequence)} IS NULL",
+                f"a tombstone has no value in the sequence column {self._sequence}: whether it is newer than a row of "
+                "its key is not known",
+                f"give tombstones one in transform.sql (a header of theirs, or _timestamp, if {self._sequence} is a "
+                "time of the same clock), or leave sequence out: then offsets decide",
+                self._sequence,
             )
+        ]
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -27,14 +27,15 @@ from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice.storage import file_system
-from sluice_spark.sinks.base import Fence, Staged, TakenBackError, of_table, overtaken
+from sluice_spark.sinks.base import Fence, RowsRefusedError, Staged, TakenBackError, of_table, overtaken
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
-from sluice_spark.sinks.postgres.commits import Commits, fetched, one
+from sluice_spark.sinks.postgres.commits import Commits, one
 from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.deleted import Deleted
+from sluice_spark.sinks.postgres.trial import Refused, Unfit, refused_rows
 from sluice_spark.sinks.postgres.types import (
     arrow_type,
     column_type,
@@ -205,8 +206,10 @@ class PostgresTable(StagesParquet):
             If a rival committed after the fence's version.
         ConfigError, CheckpointError
             As :meth:`examine`, and if the table does not fit.
+        RowsRefusedError
+            If the database refuses rows, with those that it refuses.
         SinkError
-            If the database refuses a row or cannot be reached, or staged files are gone.
+            If it cannot be reached, or staged files are gone.
         """
         return self._transact(None, staged, schema, version, note, fence=fence) is not None
 
@@ -275,6 +278,9 @@ class PostgresTable(StagesParquet):
                     self._insert(cursor, staged, schema)
                 self._commits.add(cursor, full, relation)
                 connection.commit()
+        except RowsRefusedError as error:
+            error.rows = self._refused(gone, staged, schema)
+            raise
         except SinkError as error:
             landed = self._may_have_landed(full)
             if landed is None:
@@ -301,11 +307,23 @@ class PostgresTable(StagesParquet):
         except (SinkError, ConfigError):
             return None
 
+    def _refused(self, gone: Slice | None, staged: Staged, schema: T.StructType) -> Refused:
+        """Return the rows that the table refuses, if rows have offsets."""
+        if "_offset" not in schema.names:
+            return {}
+
+        def prepared(cursor: Any) -> tuple[list[Unfit], list[str]]:
+            if not self._commits.lock(cursor, write=True):
+                self._commits.make(cursor)
+            self._made(cursor, schema, empty=False)
+            if gone is not None:
+                cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+            return self._unfit(cursor, schema), self._statements(cursor, schema)[0]
+
+        return refused_rows(self._connected, lambda: self._batches(staged, _travelling(schema)), prepared)
+
     def _insert(self, cursor: Any, staged: Staged, schema: T.StructType) -> None:
-        columns = self._columns(cursor)
-        kinds = {column.name: column.kind for column in columns}
-        collations = {column.name: column.collation for column in columns}
-        wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
+        wanted = _travelling(schema)
         cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")  # of a session that a pooler lends
         reader = pa.RecordBatchReader.from_batches(wanted, self._batches(staged, wanted))
         cursor.adbc_ingest("sluice_staged", reader, mode="create", temporary=True)
@@ -316,70 +334,69 @@ class PostgresTable(StagesParquet):
                 state="nothing of this batch was committed",
                 next_step="run again",
             )
-        fields = of_table(schema).fields
-        names = [name_of(f.name) for f in fields]
-        given = [
-            f"{name}::{kinds[f.name]}" if is_text_to(kinds[f.name]) else name
-            for name, f in zip(names, fields, strict=True)
-        ]
-        self._refuse_blanks(cursor, kinds, schema.names)
-        if self._config.keyed:
-            self._refuse_without_key(cursor)
-            values = {
-                f.name: f"{value} COLLATE {collations[f.name]}" if collations[f.name] else value
-                for f, value in zip(fields, given, strict=True)
-            }
-            deletes = TAKES_AWAY in schema.names
-            if deletes:
-                self._deleted.refuse_without_sequence(cursor, "pg_temp.sluice_staged")
-                self._deleted.make(cursor)
-            upsert = Upsert(
-                self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence,
-                self._deleted.name if deletes else None,
-            )  # fmt: skip
-            for statement in upsert.merge():
-                cursor.execute(statement)
-            if left := int(one(cursor, upsert.left())):
-                raise self._meddled(f"did not take the newest rows of {left:,} keys")
-            cursor.execute("DROP TABLE pg_temp.sluice_staged")
-            return
-        cursor.execute(
-            f"INSERT INTO {self._table} ({', '.join(names)}) SELECT {', '.join(given)} FROM pg_temp.sluice_staged"
-        )
-        if cursor.rowcount != staged.rows:
+        for unfit in self._unfit(cursor, schema):
+            unfit.refuse(cursor)
+        statements, upsert = self._statements(cursor, schema)
+        for statement in statements:
+            cursor.execute(statement)
+        if upsert is not None and (left := int(one(cursor, upsert.left()))):
+            raise self._meddled(f"did not take the newest rows of {left:,} keys")
+        if upsert is None and cursor.rowcount != staged.rows:
             raise self._meddled(f"took {cursor.rowcount:,} of {staged.rows:,} rows")
         cursor.execute("DROP TABLE pg_temp.sluice_staged")
 
-    @staticmethod
-    def _refuse_blanks(cursor: Any, kinds: Mapping[str, str], staged: Sequence[str]) -> None:
-        """Raise PostgreSQL's error for texts that are too long; of blanks at their end it would say nothing."""
-        for name, kind in kinds.items():
-            if name in staged and (most := limit_of(kind)) is not None:
-                column = name_of(name)
-                long = f"SELECT count(*) FROM pg_temp.sluice_staged WHERE char_length({column}) > {most}"
-                if count := int(one(cursor, long)):
-                    raise SinkError(
-                        f"{count:,} texts of column {name} are longer than {kind} holds",
-                        state="nothing of this batch was committed",
-                        next_step=f"add the row rule {{name: fits, sql: {{passes: 'length({name}) <= {most}'}}}}, and "
-                        "run again: such records go to the quarantine; or make the column longer",
-                    )
+    def _statements(self, cursor: Any, schema: T.StructType) -> tuple[list[str], Upsert | None]:
+        """Return the statements that write the rows of ``pg_temp.sluice_staged`` to the table."""
+        columns = {column.name: column for column in self._columns(cursor)}
+        given = {
+            f.name: f"{name_of(f.name)}::{kind}" if is_text_to(kind := columns[f.name].kind) else name_of(f.name)
+            for f in of_table(schema).fields
+        }
+        if not self._config.keyed:
+            names = ", ".join(map(name_of, given))
+            chosen = f"SELECT {', '.join(given.values())} FROM pg_temp.sluice_staged"
+            return [f"INSERT INTO {self._table} ({names}) {chosen}"], None
+        values = {
+            name: f"{value} COLLATE {rule}" if (rule := columns[name].collation) else value
+            for name, value in given.items()
+        }
+        deletes = TAKES_AWAY in schema.names
+        if deletes:
+            self._deleted.make(cursor)
+        upsert = Upsert(
+            self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence,
+            self._deleted.name if deletes else None,
+        )  # fmt: skip
+        return list(upsert.merge()), upsert
 
-    def _refuse_without_key(self, cursor: Any) -> None:
-        missing = " OR ".join(f"{name_of(name)} IS NULL" for name in self._config.key)
-        found = fetched(
-            cursor, f"SELECT _topic, _partition, _offset FROM pg_temp.sluice_staged WHERE {missing} LIMIT 1"
-        )
-        if found:
-            topic, partition, offset = found[0]
-            raise SinkError(
-                f"the row of {topic}/{partition} offset {offset} has no value in a column of its key "
-                f"({', '.join(self._config.key)})",
-                state="nothing of this batch was committed",
-                next_step="add the row rule {name: has_key, not_null: {columns: ["
-                + ", ".join(self._config.key)
-                + "]}}, and run again: such records go to the quarantine",
+    def _unfit(self, cursor: Any, schema: T.StructType) -> list[Unfit]:
+        """Return which rows must not be written, although the database would take them."""
+        found = []
+        for column in self._columns(cursor):
+            name, most = column.name, limit_of(column.kind)
+            if name in schema.names and most is not None:  # it would cut blanks at the end, and say nothing
+                found.append(
+                    Unfit(
+                        f"char_length({name_of(name)}) > {most}",
+                        f"a text of column {name} is longer than {column.kind} holds",
+                        f"add the row rule {{name: fits, sql: {{passes: 'length({name}) <= {most}'}}}}, and run again: "
+                        "such records go to the quarantine; or make the column longer",
+                        name,
+                    )
+                )
+        if self._config.keyed:
+            key = ", ".join(self._config.key)
+            found.append(
+                Unfit(
+                    " OR ".join(f"{name_of(name)} IS NULL" for name in self._config.key),
+                    f"there is no value in a column of its key ({key})",
+                    f"add the row rule {{name: has_key, not_null: {{columns: [{key}]}}}}, and run again: such records "
+                    "go to the quarantine",
+                )
             )
+            if TAKES_AWAY in schema.names:
+                found += self._deleted.unfit()
+        return found
 
     def _meddled(self, what: str) -> SinkError:
         return SinkError(
@@ -523,6 +540,11 @@ class PostgresTable(StagesParquet):
 
     def _begun(self) -> Any:
         return reading.begun(self._connected(), self._commits)
+
+
+def _travelling(schema: T.StructType) -> pa.Schema:
+    """Return the columns of staged rows with the types in which they travel."""
+    return pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
 
 
 def _groups(parquet: Any) -> Iterator[int]:

@@ -16,6 +16,7 @@ from tests.spark.sinks.delta.conftest import NOTE, ids, rows
 
 from sluice.errors import ConfigError, SinkError
 from sluice.ranges import OffsetRange
+from sluice_spark.sinks.base import RowsRefusedError
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.slice import Slice
 
@@ -284,8 +285,11 @@ def test_delta_commits_no_texts_that_are_longer_than_a_column_allows(spark: Spar
     sink.check(long.schema)
     short = long.withColumn("name", F.when(F.col("id") > 0, "äbc"))
     assert put(sink, short, 0)
-    with pytest.raises(ConfigError, match=r"name has texts of up to 4 characters, and is a VARCHAR\(3\)") as refused:
+    with pytest.raises(
+        RowsRefusedError, match=r"name has texts of up to 4 characters, and is a VARCHAR\(3\)"
+    ) as refused:
         put(sink, long, 1)
+    assert {offset for _, _, offset in refused.value.rows} == {0, 1, 2}
     (alter,) = re.findall(r"ALTER .+? TYPE STRING", refused.value.next_step)
     spark.sql(alter)
     assert put(sink, long, 1)

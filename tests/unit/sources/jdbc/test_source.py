@@ -179,13 +179,13 @@ def test_jdbc_query_is_read_by_a_unique_key(shop: Shop) -> None:
 def test_jdbc_notes_missing_indexes_left_out_rows_and_cached_sequences(shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE events (n INT PRIMARY KEY, at TIMESTAMPTZ)",
-        "INSERT INTO events VALUES (1, now()), (2, NULL), (3, 'infinity')",
+        "INSERT INTO events VALUES (1, now()), (2, NULL), (3, 'infinity'), (4, '294276-12-31Z'), (5, '9999-12-31Z')",
         "ALTER TABLE orders ALTER id SET CACHE 10",
     )
     plain, shop.keys = shop.keys, {"table": "events", "key": "at"}
     index, left_out = shop.look().notes
     assert ("'at'" in index, "NULL" in left_out) == (True, True)
-    assert [v["n"] for v in shop.values()] == [1]
+    assert [v["n"] for v in shop.values()] == [1, 5]
     shop.keys, shop.root = plain, shop.root / "other"
     assert "CACHE 10" in shop.notes()
 

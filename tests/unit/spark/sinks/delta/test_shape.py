@@ -18,7 +18,7 @@ from tests.fixtures.parquet import stage
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, set_properties, sink
 
 from sluice.errors import ConfigError
-from sluice_spark.sinks.base import Staged
+from sluice_spark.sinks.base import RowsRefusedError, Staged
 from sluice_spark.sinks.delta.handle import UNWRITABLE
 
 
@@ -88,10 +88,12 @@ def test_delta_refuses_nulls_in_a_column_that_allows_none(tmp_path: Path, profil
     table = sink(tmp_path)
     table.check(SCHEMA)
     before = table.table_version()
-    with pytest.raises(ConfigError, match="10 rows have no value in id, which allows no nulls") as caught:
-        table.commit(staged(1, 10, id=pa.nulls(10, pa.int64())), SCHEMA, 1, {"run": "r1"})
+    some = pa.array([None if n % 4 == 1 else n for n in range(10)], pa.int64())
+    with pytest.raises(RowsRefusedError, match="3 rows have no value in id, which allows no nulls") as caught:
+        table.commit(staged(1, 10, id=some), SCHEMA, 1, {"run": "r1"})
+    assert [offset for _, _, offset in caught.value.rows] == [11, 15, 19]
     assert "{name: has_id, not_null: {columns: [id]}}" in caught.value.next_step
-    with pytest.raises(ConfigError, match="3 rows have no value in id"):
+    with pytest.raises(RowsRefusedError, match="3 rows have no value in id"):
         replace(table, 2, 5, staged(2, 3, id=pa.nulls(3, pa.int64())))
     assert table.table_version() == before
     assert table.commit(staged(3, 10), SCHEMA, 3, {"run": "r3"})

@@ -22,8 +22,9 @@ from sluice.connections import Connection
 from sluice.errors import CheckpointError, ConfigError, SinkError, SluiceError
 from sluice.postgres import url_of
 from sluice.sinks.postgres import PostgresSink
-from sluice_spark.sinks.base import Staged, StagedFile
+from sluice_spark.sinks.base import RowsRefusedError, Staged, StagedFile
 from sluice_spark.sinks.parquet.staged import read_back
+from sluice_spark.sinks.postgres import trial
 from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.table import PostgresTable
 from sluice_spark.sinks.postgres.types import fits, unsupported
@@ -97,7 +98,59 @@ def test_postgres_refuses_a_row_that_it_cannot_hold_and_writes_nothing_of_its_ba
     error = refused(orders, records({"short": "a"}, value, doc=TEXT, short=TEXT))
     assert token in f"{error}"
     assert "4111" not in str(error), "values are not for logs"
+    assert isinstance(error, RowsRefusedError)
+    assert [*error.rows] == [("t", 0, 1)]
     assert orders.held() == {}
+
+
+@pytest.mark.parametrize("key", [[], ["id"]], ids=["append", "upsert"])
+def test_postgres_names_each_row_that_it_refuses_whatever_refuses_it(
+    orders: Postgres, monkeypatch: pytest.MonkeyPatch, key: list[str]
+) -> None:
+    if key:
+        monkeypatch.setattr(orders, "settings", lambda: {"table": "orders", "mode": "upsert", "key": key})
+    orders.execute(
+        "CREATE TABLE public.kinds (kind text PRIMARY KEY)",
+        "INSERT INTO public.kinds VALUES ('a'), ('b')",
+        table_of(
+            "id bigint UNIQUE, kind text REFERENCES public.kinds DEFERRABLE INITIALLY DEFERRED, day date, "
+            "amount numeric(4,2), doc jsonb, short varchar(3)"
+        ),
+    )
+    usual = {"doc": "{}", "short": "abc"}
+    found = [usual | {"id": n, "kind": "ab"[n % 2], "amount": Decimal(n % 90)} for n in range(9000)]
+    found[17] |= {"kind": "c"}
+    found[4999] |= {"amount": Decimal(100)}
+    found[5000] |= {"doc": r'"\u0000"'}
+    found[5001] |= {"short": "abcd"}
+    found[8999] |= {"day": -2_500_000}
+    found[6000] |= {"id": None if key else 30}
+    types = {"id": LONG, "kind": TEXT, "day": pa.date32(), "amount": pa.decimal128(12, 2), "doc": TEXT, "short": TEXT}
+    error = refused(orders, records(*found, **types))
+    assert isinstance(error, RowsRefusedError)
+    said = {offset: (why.column, why.detail) for (_, _, offset), why in sorted(error.rows.items())}
+    assert said == {
+        17: (None, 'insert or update on table "orders" violates foreign key constraint "orders_kind_fkey"'),
+        4999: (None, "numeric field overflow"),
+        5000: (None, "unsupported Unicode escape sequence"),
+        5001: ("short", "a text of column short is longer than character varying(3) holds"),
+        6000: (None, "there is no value in a column of its key (id)")
+        if key
+        else (None, 'duplicate key value violates unique constraint "orders_id_key"'),
+        8999: ("day", "date out of range"),
+    }
+    assert orders.held() == {}
+    rest = [row for number, row in enumerate(found) if number not in said]
+    assert put(orders, orders.writer(check=False), 0, records(*rest, **types))
+
+
+def test_postgres_that_refuses_most_rows_is_at_fault_itself(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "MOST", 5)
+    orders.execute(table_of("id bigint CHECK (id > 6)"))
+    for count, known in ((5, 5), (6, 0)):
+        error = refused(orders, records(*({"id": n} for n in range(count)), {"id": 10}, id=LONG))
+        assert isinstance(error, RowsRefusedError)
+        assert len(error.rows) == known
 
 
 def test_postgres_quotes_names_of_any_kind(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
