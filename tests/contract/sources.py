@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, ClassVar
@@ -42,6 +43,7 @@ class SourceCase(ABC):
     shrinks: ClassVar[bool] = False
     """Whether a test can let the place remove records by itself."""
     recreates: ClassVar[bool] = False
+    rewinds: ClassVar[bool] = False
     """Whether a stream can be deleted, and made again under its name."""
     announces: ClassVar[bool] = False
     """Whether a snapshot may take long, and says early that there are records."""
@@ -98,6 +100,10 @@ class SourceCase(ABC):
 
     def recreate(self) -> None:
         """Delete the stream, and make it again."""
+        raise NotImplementedError
+
+    def rewind(self) -> Callable[[], None]:
+        """Remember the place as it is; return what puts it back to that."""
         raise NotImplementedError
 
     def shut(self) -> None:
@@ -190,6 +196,7 @@ class JdbcCase(SourceCase):
 
 class _QueueCase(SourceCase):
     key, shrinks, recreates, guarded, reachable = "queue", True, True, True, True
+    rewinds = True
     program: ClassVar[Any]
 
     def place(self) -> None:
@@ -217,6 +224,20 @@ class _QueueCase(SourceCase):
     def recreate(self) -> None:
         self.server.remove("s")
         self.server.add("s", [b"another"])
+
+    def rewind(self) -> Callable[[], None]:
+        saved = self.root / "saved"
+        self.server.stop()
+        shutil.copytree(self.server.folder, saved)
+        self.server.start()
+
+        def back() -> None:
+            self.server.stop()
+            shutil.rmtree(self.server.folder)
+            shutil.copytree(saved, self.server.folder)
+            self.server.start()
+
+        return back
 
     def shut(self) -> None:
         self.server.stop()

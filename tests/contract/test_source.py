@@ -13,7 +13,7 @@ from sluice.errors import AuthorizationError, ExitCode, SourceUnreachableError
 from sluice.kinds import BUILT_IN, imported
 from sluice.ranges import Positions
 from sluice.shipped import CHECKOUT
-from sluice.sources.base import Announcing, Replaced, Source
+from sluice.sources.base import Announcing, Replaced, Rewritten, Source
 from sluice.sources.state import is_another
 
 BY_NAME = {case.name: case for case in CASES}
@@ -54,6 +54,7 @@ def test_source_kind_declares_interfaces_that_it_has(case: SourceCase) -> None:
     assert case.kind.replayable == (case.key != "socket")
     with case.opened() as source:
         assert isinstance(source, Replaced) == (case.key == "kafka")
+        assert isinstance(source, Rewritten) == (case.key in ("kafka", "queue"))
         assert isinstance(source, Announcing) == case.announces
         assert list(source.notes) == []
 
@@ -141,6 +142,30 @@ def test_source_tells_a_recreated_stream_by_its_id(case: SourceCase) -> None:
         assert is_another(before.topic_id, after.topic_id)
         if isinstance(source, Replaced):
             assert source.stream_ids([before.topic]) == {after.topic: after.topic_id}
+
+
+@these(lambda case: case.rewinds)
+def test_source_that_goes_on_from_an_earlier_state_says_up_to_where_it_has_what_it_had(case: SourceCase) -> None:
+    case.add(3)
+    back = case.rewind()
+    case.add(3)
+    with case.opened() as source:
+        assert isinstance(source, Rewritten)
+        (before,) = source.snapshot()
+        state = before.partitions[0]
+        assert state.epoch is not None
+        seen = {(before.topic, 0): (state.epoch, state.end)}
+        case.add(2)
+        assert source.ends_of_epochs(seen) == {}
+        case.shrink(1)
+        assert source.ends_of_epochs(seen) == {}
+    back()
+    with case.opened() as source:
+        assert source.ends_of_epochs(seen) in ({}, {(before.topic, 0): state.end - 3})  # it ends before, which is told
+        case.add(5)
+        assert source.ends_of_epochs(seen) == {(before.topic, 0): state.end - 3}
+        case.shrink(6)
+        assert source.ends_of_epochs(seen) == {(before.topic, 0): state.end - 3}
 
 
 @these(lambda case: case.announces)

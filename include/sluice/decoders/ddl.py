@@ -72,6 +72,8 @@ def check_ddl(ddl: str) -> list[str]:
     if len(top) != len(tree.this.expressions):
         raise ValueError("not a Spark DDL schema: every column needs a type")
     for column in columns:
+        if not column.name.strip():
+            raise ValueError("a column, or a field of one, has no name")
         kind = column.args.get("kind")
         if kind is None:
             raise ValueError(f"column {column.name!r} has no type")

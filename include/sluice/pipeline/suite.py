@@ -184,6 +184,9 @@ def _mistakes(item: Mapping[str, Any]) -> Iterator[str]:
         for key in kwargs:
             if key in _BESIDE:
                 yield f"{key!r} belongs beside kwargs, not in it"
+        for name in _columns_of(kwargs):
+            if "`" in name:
+                yield f"Great Expectations cannot find a column with a backtick in its name, {name!r}: rename it"
     severity = item.get("severity", "critical")
     if severity not in SEVERITIES:
         yield f"severity {severity!r} is unknown; write one of: {', '.join(SEVERITIES)}"

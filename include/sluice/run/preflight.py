@@ -154,8 +154,8 @@ def refuse_rewritten(
     read
         Ranges behind them that were read, too.
     seen
-        The leader epoch and the end of each partition, when the run before planned: no record below that end was of a
-        later epoch.
+        The epoch and the end of each partition, when the run before planned: no record below that end was of a later
+        epoch.
     ends
         Where the records of these epochs end now, as far as that is known.
 
@@ -179,9 +179,9 @@ def refuse_rewritten(
     ]
     if lost:
         raise TopicRecreatedError(
-            f"pipeline {pipeline!r}: the topic lost records that were read, and their offsets may stand for other "
-            f"records now: {describe(lost)}. A leader without them took over (an unclean election, or a disk of an "
-            "earlier time)",
+            f"pipeline {pipeline!r}: the source lost records that were read, and their offsets may stand for other "
+            f"records now: {describe(lost)}. It was put back to an earlier state (an unclean election of a leader, a "
+            "failover, or a restored disk)",
             state=_CLEAN,
             next_step="to take the former rows out and read all of it again: "
             f"{begin_again(pipeline, truncate=True)}; to go on behind these offsets, without what they stand for now: "

@@ -29,6 +29,8 @@ class DeltaSink(UpsertConfig):
 
     @model_validator(mode="after")
     def _whole(self) -> DeltaSink:
+        if doubled := [name for name in self.partition_by if self.partition_by.count(name) > 1]:
+            raise ValueError(f"partition_by: {doubled[0]} appears twice")
         if self.keyed and self.partition_by:
             raise ValueError(
                 "mode: upsert cannot merge into a partitioned table yet: leave partition_by out, or choose mode: append"

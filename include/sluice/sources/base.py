@@ -21,7 +21,7 @@ from sluice.kinds import imported
 from sluice.ranges import Positions
 from sluice.sources.state import Key, TopicState
 
-__all__ = ["Announcing", "Replaced", "Source", "SourceConfig", "SourceKind"]
+__all__ = ["Announcing", "Replaced", "Rewritten", "Source", "SourceConfig", "SourceKind"]
 
 
 class SourceConfig(Strict):
@@ -148,6 +148,20 @@ class Replaced(Protocol):
         ------
         SluiceError
             If they are not known.
+        """
+
+
+@runtime_checkable
+class Rewritten(Protocol):
+    """A source whose streams may be put back to an earlier state, and go on from there with other records."""
+
+    def ends_of_epochs(self, seen: Mapping[Key, tuple[int, int]]) -> dict[Key, int]:
+        """Return up to where streams still have the records that they had, as far as that is known.
+
+        Parameters
+        ----------
+        seen
+            The epoch of a stream, as :attr:`~sluice.sources.state.PartitionState.epoch` was, and its end then.
         """
 
 

@@ -14,7 +14,7 @@ from sluice.recovery import Route
 from sluice.run.decision import decided
 from sluice.run.preflight import check as preflight
 from sluice.run.preflight import refuse_replaced, refuse_rewritten, unread_of
-from sluice.sources.base import Replaced, Source
+from sluice.sources.base import Replaced, Rewritten, Source
 from sluice.sources.kafka.source import KafkaTopics
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import classify
@@ -96,9 +96,8 @@ class SourceCheck:
             Ranges behind them that were read, too.
         """
         name = self.context.pipeline.name
-        if isinstance(self.source, KafkaTopics) and (seen := self.context.ledger.leaders(name)):
-            ends = self.source.ends_of_epochs({key: epoch for key, (epoch, _) in seen.items()})
-            refuse_rewritten(name, positions, read, seen, ends)
+        if isinstance(self.source, Rewritten) and (seen := self.context.ledger.leaders(name)):
+            refuse_rewritten(name, positions, read, seen, self.source.ends_of_epochs(seen))
 
     def unchanged(self, planned: Mapping[str, str]) -> None:
         """Check, when a batch was read, that its records are of the streams that were to be read.

@@ -35,6 +35,7 @@ REFUSED: dict[str, tuple[Any, str]] = {
     "suite-meta-not-an-object": (second(meta="table"), "meta"),
     "suite-split-not-a-boolean": (second(meta={"split": "yes"}), "meta.split"),
     "suite-split-of-a-hint": (second(meta={"split": True}, severity="info"), "critical"),
+    "suite-column-with-a-backtick": (second(kwargs={"column": "a`b"}), "backtick"),
     "suite-kwargs-a-list": (second(kwargs=["id"]), "kwargs"),
     "suite-type-missing": (second({"expectation_type": "expect_x", "kwargs": {}}), "type"),
     "suite-expectation-a-text": (second("expect_x"), "object"),

@@ -76,9 +76,9 @@ class KafkaTopics:
         found = self.cluster.ids(map(bare, streams))
         return {named(self.config.prefix, topic): own for topic, own in found.items()}
 
-    def ends_of_epochs(self, epochs: Mapping[Key, int]) -> dict[Key, int]:
+    def ends_of_epochs(self, seen: Mapping[Key, tuple[int, int]]) -> dict[Key, int]:
         """Return where the records of leader epochs end: :meth:`Cluster.ends_of_epochs`; of topics of this cluster."""
-        own = {(bare(t), p): n for (t, p), n in epochs.items() if named(self.config.prefix, bare(t)) == t}
+        own = {(bare(t), p): epoch for (t, p), (epoch, _) in seen.items() if named(self.config.prefix, bare(t)) == t}
         found = self.cluster.ends_of_epochs(own)
         return {(named(self.config.prefix, topic), partition): end for (topic, partition), end in found.items()}
 

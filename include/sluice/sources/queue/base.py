@@ -43,11 +43,14 @@ class StreamState:
         What tells it from another stream of the same name, whose offsets are other messages.
     start, end
         The offset of its first message, and the one after its last message.
+    last
+        What its last message is known by, as a number, if the queue can look for it later.
     """
 
     id: str
     start: int
     end: int
+    last: int | None = None
 
 
 class Queue(Protocol):

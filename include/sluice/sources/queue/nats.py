@@ -134,7 +134,27 @@ class JetStream:
                 next_step="let another stream with retention limits have it as a source or a mirror, and name that one",
             )
         first, last = int(info["state"]["first_seq"]), int(info["state"]["last_seq"])
-        return StreamState(str(info["created"]), max(first, 1) - 1, max(first - 1, last))
+        when = datetime.fromisoformat(info["state"]["last_ts"][:23].rstrip("Z") + "+00:00") if last >= first else None
+        known = None if when is None else round(when.timestamp() * 1000)
+        return StreamState(str(info["created"]), max(first, 1) - 1, max(first - 1, last), known)
+
+    def kept_up_to(self, stream: str, last: int, end: int) -> int | None:
+        """Return up to where a stream has the messages that it had; None if it has them, or not the last one any more.
+
+        Parameters
+        ----------
+        last, end
+            What :meth:`state` said of the stream then: the time of the newest message, and the end.
+        """
+        reading = _Reading(self._connected, OffsetRange(stream, 0, end - 1, end))
+        try:
+            found = self._run(reading.some())
+        finally:
+            self._run(reading.stop())
+        if not found or found[0].time == last:
+            return None
+        newer = self.first_at(stream, last + 1)
+        return min(end - 1, newer) if newer is not None else end - 1
 
     def guide(self, ranges: Sequence[OffsetRange]) -> None:
         """Return nothing: NATS finds a message by its sequence number."""

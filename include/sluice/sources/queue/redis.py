@@ -101,7 +101,32 @@ class RedisStreams:
                     "the pipeline and path of its sink",
                 )
             start = read
-        return StreamState(group.rpartition(":")[2], start, added)
+        return StreamState(group.rpartition(":")[2], start, added, _number(last) if added else None)
+
+    def kept_up_to(self, stream: str, last: int, end: int) -> int | None:
+        """Return up to where a stream has the entries that it had; None if it has them, or had them before trimming.
+
+        Parameters
+        ----------
+        last, end
+            What :meth:`state` said of the stream then: the id of the newest entry, and how many there had been.
+        """
+        own = b"%d-%d" % divmod(last, 1 << 64)
+        if self._asked(lambda: self._redis.xrange(stream, own, own, 1), stream):
+            return None
+        info = self._asked(lambda: self._redis.xinfo_stream(stream), stream)
+        added, first = int(info["entries-added"]), info["first-entry"]
+        if first is None or _parts(info["max-deleted-entry-id"]) >= _parts(own):
+            return None
+        if _parts(first[0]) > _parts(own):  # trimmed
+            start = added - int(info["length"])
+            return start if start < end else None
+        at, cursor, prefix = added, b"+", b""
+        newer = b"(" + own
+        while entries := self._asked(partial(self._redis.xrevrange, stream, prefix + cursor, newer, _STEP), stream):
+            at -= len(entries)
+            cursor, prefix = entries[-1][0], b"("
+        return at if at < end else None
 
     def _group(self, stream: str) -> tuple[str, int, bytes]:
         """Return the name of the pipeline's consumer group, how many entries it has read, and the last one's id."""
@@ -274,6 +299,11 @@ class RedisStreams:
     def close(self) -> None:
         """Close the connection."""
         self._redis.close()
+
+
+def _number(entry_id: bytes) -> int:
+    time, number = _parts(entry_id)
+    return time << 64 | number
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:

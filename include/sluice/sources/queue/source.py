@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 from types import TracebackType
@@ -64,7 +64,17 @@ class QueueStreams:
             As :meth:`Queue.state <sluice.sources.queue.base.Queue.state>`.
         """
         found = [(stream, self.queue.state(stream)) for stream in self.config.streams]
-        return [TopicState(stream, now.id, {0: PartitionState(now.start, now.end)}) for stream, now in found]
+        return [
+            TopicState(stream, now.id, {0: PartitionState(now.start, now.end, epoch=now.last)}) for stream, now in found
+        ]
+
+    def ends_of_epochs(self, seen: Mapping[Key, tuple[int, int]]) -> dict[Key, int]:
+        """Return up to where streams still have the messages that they had, of those that do not have all."""
+        asked = getattr(self.queue, "kept_up_to", None)
+        if asked is None:  # of the user's own
+            return {}
+        own = [(key, asked(key[0], *of)) for key, of in seen.items() if key[0] in self.config.streams]
+        return {key: end for key, end in own if end is not None}
 
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset at or after ``moment``, of each stream."""

@@ -37,6 +37,9 @@ __all__ = [
     "to_widen",
 ]
 
+_NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
+"""What Delta refuses in the name of a column, when Spark writes or alters a table without column mapping."""
+
 _SHOWN = 8
 """Maximum number of differences that a message names."""
 
@@ -68,6 +71,7 @@ def check(
         If columns, types or partitioning differ, or the table has features that staged files cannot support.
     """
     table = held.table()
+    _check_names([name for name in schema.names if table is None or name not in columns_of(table).names], held)
     if table is None:
         return
     check_writable(held, table)
@@ -82,6 +86,16 @@ def check(
     if hidden(table):
         del table  # released, so that the next call gets it from the cache
         _show_statistics(held)
+
+
+def _check_names(new: Sequence[str], held: Handle) -> None:
+    """Refuse new columns with names that Spark's Delta writes to no table; delta-rs would."""
+    if wrong := [name for name in new if not name or set(name) & _NOT_IN_NAMES]:
+        raise _misfit(
+            held,
+            [f"{wrong[0]!r} is no name of a column of a Delta table: it has a blank or one of ,;{{}}()="],
+            ["rename it in transform.sql: SELECT `a b` AS a_b, …"],
+        )
 
 
 def check_writable(held: Handle, table: DeltaTable) -> None:

@@ -13,13 +13,14 @@ import pytest
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
 from tests.fixtures.parquet import stage
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, set_properties, sink
 
 from sluice.errors import ConfigError
 from sluice_spark.sinks.base import RowsRefusedError, Staged
 from sluice_spark.sinks.delta.handle import UNWRITABLE
+from sluice_spark.sinks.delta.table import DeltaSink
 
 
 def change(path: Path, *actions: dict[str, Any]) -> None:
@@ -97,6 +98,16 @@ def test_delta_refuses_nulls_in_a_column_that_allows_none(tmp_path: Path, profil
         replace(table, 2, 5, staged(2, 3, id=pa.nulls(3, pa.int64())))
     assert table.table_version() == before
     assert table.commit(staged(3, 10), SCHEMA, 3, {"run": "r3"})
+
+
+@pytest.mark.parametrize("name", ["a b", "a,b", "a;b", "a=b", "(a)", "{a}", "a\tb", "a\nb", ""])
+def test_delta_refuses_new_columns_with_names_that_spark_does_not_write(tmp_path: Path, name: str) -> None:
+    wrong = StructType([*SCHEMA.fields, StructField(name, LongType())])
+    with pytest.raises(ConfigError, match="no name of a column"):
+        sink(tmp_path).check(wrong)
+    put(sink(tmp_path), 0)
+    with pytest.raises(ConfigError, match="no name of a column"):
+        DeltaSink(str(tmp_path), "app", evolve="add").check(wrong)
 
 
 NESTED = "allows no nulls: in nested columns"
