@@ -312,13 +312,14 @@ class PostgresTable(StagesParquet):
         if "_offset" not in schema.names:
             return {}
 
-        def prepared(cursor: Any) -> tuple[list[Unfit], list[str]]:
+        def prepared(cursor: Any) -> tuple[list[Unfit], list[str], list[str]]:
             if not self._commits.lock(cursor, write=True):
                 self._commits.make(cursor)
             self._made(cursor, schema, empty=False)
             if gone is not None:
                 cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
-            return self._unfit(cursor, schema), self._statements(cursor, schema)[0]
+            statements, upsert = self._statements(cursor, schema)
+            return self._unfit(cursor, schema), statements, list(upsert.begin(view=True)) if upsert is not None else []
 
         return refused_rows(self._connected, lambda: self._batches(staged, _travelling(schema)), prepared)
 
@@ -337,7 +338,7 @@ class PostgresTable(StagesParquet):
         for unfit in self._unfit(cursor, schema):
             unfit.refuse(cursor)
         statements, upsert = self._statements(cursor, schema)
-        for statement in statements:
+        for statement in (*(upsert.begin() if upsert is not None else ()), *statements):
             cursor.execute(statement)
         if upsert is not None and (left := int(one(cursor, upsert.left()))):
             raise self._meddled(f"did not take the newest rows of {left:,} keys")

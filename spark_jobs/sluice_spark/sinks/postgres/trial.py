@@ -1,7 +1,8 @@
 """Finds the rows of a batch that a table refuses: they are tried in parts, in a transaction that is rolled back.
 
 Parts are tried by the server, whose exceptions undo a part and leave the transaction alive; the driver's library gives
-a transaction up at its first error.
+a transaction up at its first error. A part is a view: tables that are filled and emptied thousands of times in one
+transaction grow with each.
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ MOST = 10_000
 _PART = 4096
 """Rows that are tried at a time, until one of them is refused."""
 _PLACE = ("_topic", "_partition", "_offset")
+_PLACES = ", ".join(map(name_of, _PLACE))
 _ROW = name_of("__sluice_row")
+_FIRST, _PAST = "sluice.first", "sluice.past"
+"""Settings of the transaction: the part that is tried, by the numbers of its rows."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,7 @@ class Unfit:
 def refused_rows(
     connected: Callable[[], AbstractContextManager[Any]],
     batches: Callable[[], Iterable[pa.RecordBatch]],
-    prepared: Callable[[Any], tuple[Sequence[Unfit], Sequence[str]]],
+    prepared: Callable[[Any], tuple[Sequence[Unfit], Sequence[str], Sequence[str]]],
 ) -> Refused:
     """Return the rows that are refused; all others can be committed together. Changes nothing.
 
@@ -78,8 +82,8 @@ def refused_rows(
     batches
         Returns the rows, which have their offsets.
     prepared
-        Prepares the table, and returns what it must not get, and the statements that write the rows of
-        ``pg_temp.sluice_staged`` to it.
+        Prepares the table, and returns what it must not get, the statements that write the rows of
+        ``pg_temp.sluice_staged`` to it, and those that come once before them.
 
     Returns
     -------
@@ -92,15 +96,16 @@ def refused_rows(
         if len(found) > MOST:
             return {}
     with connected() as connection, connection.cursor() as cursor:
-        unfit, statements = prepared(cursor)
+        unfit, statements, before = prepared(cursor)
         cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")  # of a session that a pooler lends
         rows = list(_without(batches(), found))
         if not rows:
             return found
-        reader = pa.RecordBatchReader.from_batches(rows[0].schema, iter(rows))
-        cursor.adbc_ingest("sluice_staged", reader, mode="create", temporary=True)
-        for statement in _trial(unfit, statements):
+        columns = rows[0].schema
+        reader = pa.RecordBatchReader.from_batches(columns, iter(rows))
+        cursor.adbc_ingest("sluice_came", reader, mode="create", temporary=True)
+        for statement in (*_staged(unfit, columns.names), *before, _trial(statements)):
             cursor.execute(statement)
         for *place, detail, column in fetched(cursor, "SELECT * FROM pg_temp.sluice_refused"):
             found[tuple(place)] = Refusal(detail, column or None)
@@ -131,52 +136,64 @@ def _without(batches: Iterable[pa.RecordBatch], found: Refused) -> Iterator[pa.R
         yield batch.filter(pa.array([place not in found for place in places])) if found else batch
 
 
-def _trial(unfit: Sequence[Unfit], statements: Sequence[str]) -> Iterator[str]:
-    """Yield the statements that fill ``pg_temp.sluice_refused``: place, detail and column of each row."""
-    place = ", ".join(map(name_of, _PLACE))
-    yield "DROP TABLE IF EXISTS pg_temp.sluice_refused, pg_temp.sluice_tried"
+def _staged(unfit: Sequence[Unfit], columns: Sequence[str]) -> Iterator[str]:
+    """Yield the statements that make ``pg_temp.sluice_staged`` a view of the part that is tried."""
     yield (
-        f"CREATE TEMPORARY TABLE sluice_refused AS SELECT {place}, ''::text AS detail, ''::text AS faulty "
-        "FROM pg_temp.sluice_staged WITH NO DATA"
+        f"CREATE TEMPORARY TABLE sluice_refused AS SELECT {_PLACES}, ''::text AS detail, ''::text AS faulty "
+        "FROM pg_temp.sluice_came WITH NO DATA"
     )
     for each in unfit:
         why = f"{literal(each.detail)}, {literal(each.column or '')}"
-        chosen = f"SELECT {place}, {why} FROM pg_temp.sluice_staged WHERE {each.condition}"
+        chosen = f"SELECT {_PLACES}, {why} FROM pg_temp.sluice_came WHERE {each.condition}"
         yield f"INSERT INTO pg_temp.sluice_refused {chosen}"
     fits = " AND ".join(f"({each.condition}) IS NOT TRUE" for each in unfit) or "true"
     yield (
-        f"CREATE TEMPORARY TABLE sluice_tried AS SELECT *, row_number() OVER (ORDER BY {place}) AS {_ROW} "
-        f"FROM pg_temp.sluice_staged WHERE {fits}"
+        f"CREATE TEMPORARY TABLE sluice_tried AS SELECT *, row_number() OVER (ORDER BY {_PLACES}) AS {_ROW} "
+        f"FROM pg_temp.sluice_came WHERE {fits}"
     )
-    yield f"CREATE INDEX ON pg_temp.sluice_tried ({_ROW})"
-    yield f"ALTER TABLE pg_temp.sluice_staged ADD COLUMN {_ROW} bigint"  # so that both have the same columns
+    yield f"CREATE UNIQUE INDEX ON pg_temp.sluice_tried ({_ROW})"
+    yield "ANALYZE pg_temp.sluice_tried"
+    first, past = (f"current_setting({literal(name)})::bigint" for name in (_FIRST, _PAST))
+    yield (
+        f"CREATE TEMPORARY VIEW sluice_staged AS SELECT {', '.join(map(name_of, columns))} FROM pg_temp.sluice_tried "
+        f"WHERE {_ROW} >= {first} AND {_ROW} < {past}"
+    )
+    for name in (_FIRST, _PAST):
+        yield f"SELECT set_config({literal(name)}, '0', true)"
+
+
+def _trial(statements: Sequence[str]) -> str:
+    """Return the statement that tries all parts, and adds the rows that are refused to ``pg_temp.sluice_refused``."""
+    # names of variables that no column has: PostgreSQL would not know which is meant
     quote = f"$sluice_{uuid.uuid4().hex}$"
-    yield f"""DO {quote}
+    return f"""DO {quote}
 DECLARE
-    firsts bigint[]; ends bigint[]; first bigint; past bigint; middle bigint; given text;
-    said text; faulty text; number bigint := 0;
+    sluice_firsts bigint[]; sluice_ends bigint[];
+    sluice_first bigint; sluice_past bigint; sluice_middle bigint; sluice_number bigint := 0;
+    sluice_given text; sluice_said text; sluice_faulty text;
 BEGIN
-    SELECT array_agg(n), array_agg(n + {_PART}) INTO firsts, ends
+    SELECT array_agg(n), array_agg(n + {_PART}) INTO sluice_firsts, sluice_ends
         FROM generate_series(1, (SELECT count(*) FROM pg_temp.sluice_tried), {_PART}) AS n;
-    WHILE cardinality(firsts) > 0 AND number <= {MOST} LOOP
-        first := firsts[1]; past := ends[1]; firsts := firsts[2:]; ends := ends[2:];
+    WHILE cardinality(sluice_firsts) > 0 AND sluice_number <= {MOST} LOOP
+        sluice_first := sluice_firsts[1]; sluice_firsts := sluice_firsts[2:];
+        sluice_past := sluice_ends[1]; sluice_ends := sluice_ends[2:];
+        PERFORM set_config({literal(_FIRST)}, sluice_first::text, true);
+        PERFORM set_config({literal(_PAST)}, sluice_past::text, true);
         BEGIN
-            DELETE FROM pg_temp.sluice_staged;
-            INSERT INTO pg_temp.sluice_staged
-                SELECT * FROM pg_temp.sluice_tried WHERE {_ROW} >= first AND {_ROW} < past;
-            FOREACH given IN ARRAY ARRAY[{", ".join(map(literal, statements))}] LOOP
-                EXECUTE given;
+            FOREACH sluice_given IN ARRAY ARRAY[{", ".join(map(literal, statements))}] LOOP
+                EXECUTE sluice_given;
             END LOOP;
         EXCEPTION WHEN OTHERS THEN
             IF left(SQLSTATE, 2) NOT IN ({", ".join(map(literal, sorted(REFUSALS)))}) THEN RAISE; END IF;
-            GET STACKED DIAGNOSTICS said = MESSAGE_TEXT, faulty = COLUMN_NAME;
-            IF past - first > 1 THEN
-                middle := (first + past) / 2;
-                firsts := ARRAY[first, middle] || firsts; ends := ARRAY[middle, past] || ends;
+            GET STACKED DIAGNOSTICS sluice_said = MESSAGE_TEXT, sluice_faulty = COLUMN_NAME;
+            IF sluice_past - sluice_first > 1 THEN
+                sluice_middle := (sluice_first + sluice_past) / 2;
+                sluice_firsts := ARRAY[sluice_first, sluice_middle] || sluice_firsts;
+                sluice_ends := ARRAY[sluice_middle, sluice_past] || sluice_ends;
             ELSE
                 INSERT INTO pg_temp.sluice_refused
-                    SELECT {place}, said, faulty FROM pg_temp.sluice_tried WHERE {_ROW} = first;
-                number := number + 1;
+                    SELECT {_PLACES}, sluice_said, sluice_faulty FROM pg_temp.sluice_tried WHERE {_ROW} = sluice_first;
+                sluice_number := sluice_number + 1;
             END IF;
         END;
     END LOOP;

@@ -58,11 +58,19 @@ class Upsert:
     sequence: str | None
     deleted: str | None = None
 
-    def merge(self) -> Iterator[str]:
-        """Yield the statements that merge, in their order."""
-        flag = "" if self.deleted is None else f", coalesce({_FLAG}, false) AS {_FLAG}"
+    def begin(self, *, view: bool = False) -> Iterator[str]:
+        """Yield the statements that come before the merge.
+
+        Parameters
+        ----------
+        view
+            Whether other rows are staged meanwhile, and merged by the same statements.
+        """
         yield f"DROP TABLE IF EXISTS {NEWEST}"  # of a session that a pooler lends
-        yield f"CREATE TEMPORARY TABLE sluice_newest AS {self._newest(flag)}"
+        yield f"CREATE TEMPORARY {'VIEW' if view else 'TABLE'} sluice_newest AS {self._newest}"
+
+    def merge(self) -> Iterator[str]:
+        """Yield the statements that merge what is staged, in their order."""
         if self.deleted is None:
             yield self._insert("true")
             return
@@ -115,8 +123,10 @@ class Upsert:
     def _is_newer(self) -> str:
         return self._over("came")
 
-    def _newest(self, flag: str) -> str:
-        """Return the query for the newest staged row of each key."""
+    @property
+    def _newest(self) -> str:
+        """The query for the newest staged row of each key."""
+        flag = "" if self.deleted is None else f", coalesce({_FLAG}, false) AS {_FLAG}"
         compared = {*self.key, self.sequence}
         first = {n: value if n in compared else name_of(n) for n, value in self.columns.items()}
         then = {n: name_of(n) if n in compared else value for n, value in self.columns.items()}

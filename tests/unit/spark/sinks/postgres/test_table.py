@@ -20,7 +20,7 @@ from tests.contract.sinks import Postgres, commit, put, records
 
 from sluice.connections import Connection
 from sluice.errors import CheckpointError, ConfigError, SinkError, SluiceError
-from sluice.postgres import url_of
+from sluice.postgres import name_of, url_of
 from sluice.sinks.postgres import PostgresSink
 from sluice_spark.sinks.base import RowsRefusedError, Staged, StagedFile
 from sluice_spark.sinks.parquet.staged import read_back
@@ -142,6 +142,26 @@ def test_postgres_names_each_row_that_it_refuses_whatever_refuses_it(
     assert orders.held() == {}
     rest = [row for number, row in enumerate(found) if number not in said]
     assert put(orders, orders.writer(check=False), 0, records(*rest, **types))
+
+
+def test_postgres_finds_refused_rows_whatever_the_columns_are_called(orders: Postgres) -> None:
+    names = ["first", "detail", "SQLSTATE", "n", "faulty", 'a "b" $$ %s', "sluice_row"]
+    columns = ", ".join(f"{name_of(name)} bigint CHECK ({name_of(name)} < 5)" for name in names)
+    orders.execute(table_of(columns))
+    plain = [f"c{number}" for number in range(len(names))]
+    rows = records(*(dict.fromkeys(plain, n) for n in range(7)), **dict.fromkeys(plain, LONG))
+    error = refused(orders, rows.rename_columns([*names, *rows.column_names[len(names) :]]))
+    assert isinstance(error, RowsRefusedError)
+    assert [offset for _, _, offset in error.rows] == [5, 6]
+
+
+def test_postgres_upsert_finds_many_refused_rows(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction holds a lock on each table that it made: there must not be one for each part."""
+    monkeypatch.setattr(orders, "settings", lambda: {"table": "orders", "mode": "upsert", "key": ["id"]})
+    orders.execute(table_of("id bigint PRIMARY KEY CHECK (id % 2 = 0)"))
+    error = refused(orders, records(*({"id": n} for n in range(9000)), id=LONG))
+    assert isinstance(error, RowsRefusedError)
+    assert len(error.rows) == 4500
 
 
 def test_postgres_that_refuses_most_rows_is_at_fault_itself(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -146,7 +146,7 @@ def test_postgres_upsert_does_not_depend_on_the_order_of_records(postgres: str, 
                     run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
                     run(f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, {deleted})")
                     run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
-                    for statement in upsert.merge():
+                    for statement in (*upsert.begin(), *upsert.merge()):
                         run(statement.replace("%", "%%"))
                     assert run(upsert.left()).scalar() == 0
                 return [run(f"SELECT * FROM {t} ORDER BY 1, 2").all() for t in ("rows", "gone")]
