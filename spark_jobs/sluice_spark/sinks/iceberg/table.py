@@ -15,13 +15,12 @@ from typing import Any
 
 import pyarrow as pa
 from pyiceberg import exceptions as ice
-from pyiceberg.expressions import In
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
-from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
@@ -30,6 +29,7 @@ from sluice.storage import file_system
 from sluice_spark.sinks.base import NOTHING, Fence, Refusal, RowsRefusedError, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
+from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
 from sluice_spark.sinks.parquet.staging import StagesParquet
@@ -125,7 +125,7 @@ class IcebergTable(StagesParquet):
     def as_it_is(self) -> tuple[IcebergTable, T.StructType] | None:
         """Return the sink with the table's present columns; None if there is no table."""
         table = self._table()
-        return None if table is None else (self, _columns(table))
+        return None if table is None else (self, columns_of(table))
 
     def check(self, schema: T.StructType) -> None:
         """Create the table if there is none; else refuse rows that do not fit.
@@ -179,7 +179,7 @@ class IcebergTable(StagesParquet):
 
     def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
         """Return the rows that these runs wrote, and their number."""
-        return self._read(spark, In("_run", list(runs)))
+        return self._read(spark, list(runs))
 
     def rows(self, spark: SparkSession) -> DataFrame:
         """Return all rows of the table."""
@@ -288,7 +288,7 @@ class IcebergTable(StagesParquet):
                     offsets = offsets_in(removed.values())
                     check(offsets)
                     counts = {key: len(numbers) for key, numbers in offsets.items()}
-                    kept = gone.keep(self.staging, name, removed, _names(table))
+                    kept = gone.keep(self.staging, name, removed, names_of(table))
                     full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
                 self.refuse_missing(staged, "run again; remove orphan files only if they are older than a run takes")
                 try:
@@ -451,13 +451,12 @@ class IcebergTable(StagesParquet):
                     next_step="run the same command again",
                 )
 
-    def _read(self, spark: SparkSession, where: Any) -> tuple[DataFrame, int]:
+    def _read(self, spark: SparkSession, runs: Sequence[str] | None) -> tuple[DataFrame, int]:
         with telling(self.path):
             table = self._existing()
-            scan = table.scan() if where is None else table.scan(row_filter=where)
-            schema = _columns(table)
+            schema = columns_of(table)
             columns = to_arrow_schema(schema, timezone="UTC")
-            return spilled(spark, scan.to_arrow_batch_reader(), columns, schema, self._scratch)
+            return spilled(spark, rows_of(table, columns, runs), columns, schema, self._scratch)
 
 
 def _rolled_back(table: Table) -> Iterator[tuple[str, int]]:
@@ -495,27 +494,6 @@ def _notes(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
             yield snapshot, json.loads(text)
 
 
-def _names(table: Table) -> Callable[[pa.Schema], Mapping[str, str]]:
-    """Return what says how the columns of a file are called now, by their ids or the table's mapping of names.
-
-    A column that was dropped has no name.
-    """
-    schema = table.schema()
-    mapping = table.metadata.name_mapping() or schema.name_mapping
-    ids = {name: field.field_id for field in mapping.root for name in field.names}
-
-    def named(columns: pa.Schema) -> dict[str, str]:
-        own = [(f.name, (f.metadata or {}).get(b"PARQUET:field_id", ids.get(f.name))) for f in columns]
-        found = {name: schema.find_column_name(int(number)) for name, number in own if number is not None}
-        return {name: now for name, now in found.items() if now is not None}
-
-    return named
-
-
-def _columns(table: Table) -> T.StructType:
-    return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
-
-
 def _relative(table: Table, path: str) -> str:
     return path.removeprefix(table.location().rstrip("/") + "/")
 
@@ -534,7 +512,7 @@ def _plain(kind: Any) -> Any:
 
 
 def _misfits(table: Table, schema: T.StructType) -> list[str]:
-    there = {f.name: _plain(f.dataType) for f in _columns(table).fields}
+    there = {f.name: _plain(f.dataType) for f in columns_of(table).fields}
     ours = {f.name: _plain(f.dataType) for f in schema.fields}
     needed = {f.name for f in table.schema().fields if f.required}
     found = [

@@ -15,8 +15,9 @@ from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.transforms import IdentityTransform
 from pyiceberg.types import LongType, NestedField, StringType
+from pyspark.sql.pandas.types import to_arrow_schema
 from sqlalchemy.exc import OperationalError
-from tests.contract.sinks import BEGIN, Iceberg, commit, note, rows
+from tests.contract.sinks import BEGIN, Iceberg, commit, note, put, records, rows
 from tests.fixtures.lake import catalog_of
 
 from sluice.connections import Connection
@@ -24,6 +25,7 @@ from sluice.errors import CheckpointError, ConfigError, SinkError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.iceberg.catalog import _properties
+from sluice_spark.sinks.iceberg.reading import columns_of, rows_of
 from sluice_spark.sinks.iceberg.table import IcebergTable
 from sluice_spark.sinks.parquet.slice import Slice
 
@@ -186,3 +188,22 @@ def test_iceberg_connection_is_read_as_airflows_provider_does() -> None:
 
 def test_iceberg_table_has_no_staging_folder_before_it_exists(orders: Iceberg) -> None:
     assert IcebergTable(orders.config, orders.place, "sluice:p:1").as_it_is() is None
+
+
+def test_iceberg_rows_are_read_as_they_are_stored(orders: Iceberg) -> None:
+    """pyiceberg makes an empty list of a null one whose elements are structs, and an empty map of a null one."""
+    part = pa.struct([("x", pa.int64())])
+    types = {"id": pa.int64(), "parts": pa.list_(part), "map": pa.map_(pa.string(), part), "name": pa.string()}
+    some = {"id": 1, "parts": [{"x": 1}], "map": [("k", {"x": 2})], "name": "a"}
+    put(orders, orders.writer(check=False), 0, records(some, {"id": 2}, {"id": 3, "parts": [], "map": []}, **types))
+    with orders.table.update_schema() as update:
+        update.rename_column("name", "called")
+        update.add_column("more", LongType())
+    columns = to_arrow_schema(columns_of(orders.table), timezone="UTC")
+    found = pa.Table.from_batches(rows_of(orders.table, columns, ["r"])).sort_by("id").to_pylist()
+    assert [(row["parts"], row["map"], row["called"], row["more"]) for row in found] == [
+        ([{"x": 1}], [("k", {"x": 2})], "a", None),
+        (None, None, None, None),
+        ([], [], None, None),
+    ]
+    assert list(rows_of(orders.table, columns, ["other"])) == []
