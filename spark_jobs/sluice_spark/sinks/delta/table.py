@@ -207,7 +207,7 @@ class DeltaSink(StagesParquet, Writer):
                     **(self._adding(columns) if added else self._appending(schema)),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={NOTE: full | self._guard.look_back() | _named(evolved)},
+                        custom_metadata={NOTE: full | self._guard.look_back() | _named(evolved) | _folders(staged)},
                         # columns are added directly after the version that they were compared with, or not at all
                         max_commit_retries=None if fence is None and not added else 0,
                         app_transactions=[Transaction(self.app_id, version, None)],
@@ -370,14 +370,14 @@ class DeltaSink(StagesParquet, Writer):
                 for each in (staged, added, kept):
                     self._still_there(each)
                 now = int(time.time() * 1000)
-                names = [*self._widened(table, version), *evolved]
-                replaced = [[*key, count] for key, count in sorted(counts.items())]
+                names = _named([*self._widened(table, version), *evolved])
+                names |= {"replaced": [[*key, count] for key, count in sorted(counts.items())]} | _folders(added | kept)
                 table.create_write_transaction(
                     [*_removed(files, found, now), *_entries(kept), *_entries(added)],
                     **self._appending(schema),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
-                        custom_metadata={NOTE: full | self._guard.look_back() | _named(names) | {"replaced": replaced}},
+                        custom_metadata={NOTE: full | self._guard.look_back() | names},
                         max_commit_retries=0,
                         app_transactions=[Transaction(self.app_id, version, None)],
                     ),
@@ -488,20 +488,22 @@ class DeltaSink(StagesParquet, Writer):
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's uncommitted attempts.
 
-        A folder with sealed segments stays even if OPTIMIZE replaced them since: they are applied from their own files.
+        A folder that the batch's commit names stays even if OPTIMIZE or a DELETE replaced its files since: readers of
+        earlier versions, RESTORE, and the application of sealed segments need them until VACUUM.
         """
         folders = written_to(self.path, batch)
         if not folders:
             return
         table = self.table()
         unused = stray(folders, pa.chunked_array([], pa.string()) if table is None else files_of(table).column("path"))
-        sealed: set[str] = set()
-        if unused and self._guard.holds == "log":
-            notes = self.notes(newer_than=int(batch.rpartition("-")[2]) - 1)
-            sealed = {s["path"].split("/")[1] for note in notes for s in note.get("segments", ())}
+        if not unused:
+            return
+        used: set[str] = set()
+        for note in self.notes(newer_than=int(batch.rpartition("-")[2]) - 1):
+            used |= {*note.get("folders", ()), *(s["path"].split("/")[1] for s in note.get("segments", ()))}
         fs, _ = file_system(self.path)
         for folder in unused:
-            if folder.rsplit("/", 1)[-1] not in sealed:
+            if folder.rsplit("/", 1)[-1] not in used:
                 fs.rm(folder, recursive=True)
 
     def _taken(self, version: int) -> LeaseHeldError:
@@ -522,6 +524,12 @@ def _entries(staged: Staged) -> list[AddAction]:
         AddAction(f.path, f.size, dict(f.partition_values), f.modified, True, f.stats)
         for f in staged.files
     ]
+
+
+def _folders(staged: Staged) -> dict[str, Any]:
+    """Return the commit metadata about the folders of attempts whose files a commit adds: ``folders``."""
+    found = sorted({file.path.split("/")[1] for file in staged.files})
+    return {"folders": found} if found else {}
 
 
 def _named(added: Iterable[Mapping[str, str]]) -> dict[str, Any]:

@@ -1,8 +1,13 @@
-"""A Delta table by its path: what a store that cannot be read, or refuses, is said to be."""
+"""A Delta table by its path: stores that refuse it, and files that earlier versions of it need."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from deltalake import DeltaTable
+from tests.fixtures.parquet import stage
+from tests.unit.spark.sinks.delta.conftest import put, replace, rows, sink
 
 from sluice.errors import ExitCode, SluiceError
 from sluice.storage import file_system
@@ -29,3 +34,18 @@ def test_delta_table_in_a_store_that_refuses_is_an_error_of_its_type(
         DeltaSink(f"s3a://{bucket}/table", "app").version()
     assert (refused.value.exit_code, token in refused.value.what) == (code, True)
     assert "wrong" not in str(refused.value)
+
+
+@pytest.mark.parametrize("kind", ["append", "replace"])
+def test_delta_sweep_spares_files_that_only_earlier_versions_have(tmp_path: Path, kind: str) -> None:
+    """A driver died behind its commit, others compacted the table, and the next run sweeps what it left."""
+    put(sink(tmp_path), 0)
+    left = stage(tmp_path, 1, rows(10, 20))
+    table = sink(tmp_path)
+    assert put(table, 1) if kind == "append" else replace(table, 2, 5, stage(tmp_path, 1, rows(2, 5)))
+    version = DeltaTable(tmp_path).version()
+    DeltaTable(tmp_path).optimize.compact()
+    sink(tmp_path).sweep("p-e1-000001")
+    assert not (tmp_path / left.files[0].path).parent.exists()
+    assert DeltaTable(tmp_path, version=version).to_pyarrow_table().num_rows == (20 if kind == "append" else 10)
+    DeltaTable(tmp_path).restore(version)
