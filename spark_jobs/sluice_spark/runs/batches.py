@@ -70,10 +70,12 @@ class MicroBatches:
     def limit(self, *, arrow: bool) -> int:
         """Return the maximum number of records in a batch.
 
-        Unless somebody asked for one, it is a fixed number on the Spark path, whose memory grows with the batch. On the
-        Arrow path it is what fits into half a minute by the pace of the pipeline's recent runs.
+        Unless somebody asked for one, it is a fixed number on the Spark path, whose memory grows with the batch, and
+        where the driver merges rows by their keys. On the Arrow path it is what fits into half a minute by the pace of
+        the pipeline's recent runs.
         """
-        if self.max_records is not None or not arrow:
+        merges = any(sink.kind.delta and sink.config.keyed for sink in self.context.pipeline.sinks.values())
+        if self.max_records is not None or merges or not arrow:
             return self.max_records or self.context.pipeline.source.config.batch_limit
         return fitting(self.context.ledger.paces(self.context.pipeline.name, limit=20), _SECONDS, _LARGEST)
 

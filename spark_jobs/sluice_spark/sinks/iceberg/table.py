@@ -41,6 +41,8 @@ __all__ = ["IcebergTable", "opened"]
 _NOTE, _MARK, _AT, _OWNER = "sluice.note", "sluice.mark.", "sluice.at.", "sluice.pipeline"
 _MAPPING = "schema.name-mapping.default"
 _RETRIES = "commit.retry.num-retries"
+_PRUNED = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
+"""Each commit writes a file with all snapshots: without this, all of these files would stay."""
 _ATTEMPTS = 20
 
 
@@ -384,7 +386,7 @@ class IcebergTable(StagesParquet):
         try:
             columns = to_arrow_schema(nullable(schema), timezone="UTC")
             return catalog.create_table_if_not_exists(
-                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self._owner}
+                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self._owner, **_PRUNED}
             )
         except Exception as error:
             if "UnsupportedPyArrowType" in type(error).__name__ or "UNSUPPORTED" in str(error):

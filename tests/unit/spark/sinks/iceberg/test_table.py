@@ -207,3 +207,15 @@ def test_iceberg_rows_are_read_as_they_are_stored(orders: Iceberg) -> None:
         ([], [], None, None),
     ]
     assert list(rows_of(orders.table, columns, ["other"])) == []
+
+
+def test_iceberg_table_keeps_the_metadata_of_a_limited_number_of_commits(orders: Iceberg) -> None:
+    sink = orders.writer()
+    commit(orders, sink, 0, 0, 1)
+    assert orders.table.properties["write.metadata.previous-versions-max"] == "100"
+    with orders.table.transaction() as transaction:
+        transaction.set_properties({"write.metadata.previous-versions-max": "2"})
+    for batch in range(1, 6):
+        commit(orders, sink, batch, batch, batch + 1)
+    assert len(list(orders.root.glob("lake/**/*.metadata.json"))) == 3
+    assert [note["version"] for note in orders.writer().notes(-1)] == [5, 4, 3, 2, 1, 0]
