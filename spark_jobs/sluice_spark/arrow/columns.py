@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import types as T
 
 from sluice_spark.arrow.maps import map_type, unsupported_map
+from sluice_spark.decoders.fields import FIRST_MICRO, LAST_MICRO
 from sluice_spark.sources.inputs import UTC
 
 __all__ = ["Finished", "arrow_type", "finish", "parsed_type", "read_text", "unsupported"]
@@ -213,13 +214,16 @@ def _doubtful_doubles(array: pa.Array) -> Any | None:
 
 def _timestamps(array: pa.Array) -> Finished:
     zulu = pc.match_substring_regex(array, _AT_Z)
-    if _all(zulu):
+    if _all(zulu):  # none is beyond the years that can be written
         return _cast(array, _micros(array), UTC)
     nowhere = pc.match_substring_regex(array, _AT_NOWHERE)
     fits = pc.or_(pc.or_(zulu, nowhere), pc.match_substring_regex(array, _AT_OFFSET))
     # a time without a zone is UTC
     text = pc.if_else(nowhere, pc.binary_join_element_wise(array, "Z", ""), array)
-    return _cast(array, _micros(pc.if_else(fits, text, _NO_TEXT)), UTC)
+    found = _cast(array, _micros(pc.if_else(fits, text, _NO_TEXT)), UTC)
+    micros = pc.fill_null(found.array.cast(pa.int64()), 0).to_numpy(zero_copy_only=False)
+    beyond = (micros < FIRST_MICRO) | (micros > LAST_MICRO)
+    return Finished(found.array, _either(found.doubtful, beyond if beyond.any() else None))
 
 
 def _micros(array: pa.Array) -> pa.Array:

@@ -11,12 +11,15 @@ from pyspark.sql import types as T
 from sluice_spark.decoders.base import COLUMN, DATA, RULE
 
 __all__ = [
+    "FIRST_MICRO",
+    "LAST_MICRO",
     "NUMBER",
     "RAW",
     "SHAPES",
     "Read",
     "finish",
     "float_problems",
+    "is_beyond",
     "is_large",
     "is_text",
     "lossless",
@@ -34,6 +37,8 @@ _CLOCK = r"[T ][0-9]{2}:[0-9]{2}(?::[0-9]{2}(?:\.[0-9]{1,9})?)?"
 _TIMESTAMP = rf"^(?!0000)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:{_CLOCK}(?:Z|[+-][0-9]{{2}}(?::?[0-9]{{2}})?)?)?\z"
 _TIMESTAMP_NTZ = rf"^(?!0000)[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}(?:{_CLOCK})?\z"
 SHAPES = {T.DateType: _DATE, T.TimestampType: _TIMESTAMP, T.TimestampNTZType: _TIMESTAMP_NTZ}
+FIRST_MICRO, LAST_MICRO = -62_135_596_800_000_000, 253_402_300_799_999_999
+"""The first and the last microsecond of the years 1 to 9999, counted from 1970, UTC."""
 _WHOLE = r"^[-+]?[0-9]+\z"
 NUMBER = r"^[-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?\z"
 
@@ -95,6 +100,13 @@ def is_large(column: Column, kind: T.DataType) -> Column | None:
     return None
 
 
+def is_beyond(value: Column, kind: T.DataType) -> Column:
+    """Whether a time is before year 1 or after year 9999 in UTC, by its offset: few readers have such times."""
+    if not isinstance(kind, T.TimestampType):
+        return F.lit(False)
+    return (value < F.timestamp_micros(F.lit(FIRST_MICRO))) | (value > F.timestamp_micros(F.lit(LAST_MICRO)))
+
+
 def text_value(text: Column, kind: T.DataType) -> Column:
     """Return the value of a text that stands for one of a type without parts; null if it is null or stands for none."""
     if is_text(kind):
@@ -114,7 +126,7 @@ def text_problems(text: Column, kind: T.DataType) -> list[tuple[str, Column]]:
             ("digits", text.isNotNull() & (~text.rlike(lossless(kind)) | value.isNull())),
         ]
     shape = _shape(kind)
-    fits = value.isNotNull() if shape is None else value.isNotNull() & text.rlike(shape)
+    fits = value.isNotNull() if shape is None else value.isNotNull() & text.rlike(shape) & ~is_beyond(value, kind)
     problems = [("time" if type(kind) in SHAPES else "type", text.isNotNull() & ~fits)]
     if isinstance(kind, (T.FloatType, T.DoubleType)):
         problems += float_problems(value, kind, text)

@@ -24,6 +24,7 @@ from sluice_spark.decoders.fields import (
     Read,
     finish,
     float_problems,
+    is_beyond,
     is_large,
     is_text,
     lossless,
@@ -242,7 +243,8 @@ def _problems(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
         return [("duplicate", column.isNotNull() & twice), *_of_elements(F.map_values(column), kind.valueType)]
     value = _value(column, kind)
     if type(kind) in SHAPES:
-        return [("time", column.isNotNull() & (~column.rlike(SHAPES[type(kind)]) | value.isNull()))]
+        broken = ~column.rlike(SHAPES[type(kind)]) | value.isNull() | is_beyond(value, kind)
+        return [("time", column.isNotNull() & broken)]
     if isinstance(kind, T.ByteType):
         return [("type", column.isNotNull() & value.isNull())]
     if isinstance(kind, (T.FloatType, T.DoubleType)):
