@@ -55,7 +55,7 @@ class Outcome:
     rescued
         The unknown fields of the records whose rows it wrote.
     whole
-        Ranges with gaps whose start the source still had after they were read: nothing was removed before that.
+        Ranges with gaps that it read, and whose start the source still had then: nothing was removed before that.
     """
 
     staged: Staged
@@ -398,5 +398,5 @@ def _outcome(attempt: _Attempt, done: Sequence[Done], whole: tuple[OffsetRange, 
         subtract(attempt.ranges, [item.range for item in done if item.declined is None]),
         why,
         reduce(Rescued.__or__, (item.rescued for item in done), NONE),
-        whole,
+        tuple(subtract(whole, [item.range for item in done if item.declined is not None])),
     )

@@ -31,7 +31,7 @@ from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.engine.logs import logger
 from sluice_spark.paths import literal
 from sluice_spark.rules.records import decoded
-from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, Sink, Staged, overtaken
+from sluice_spark.sinks.base import MOST, NOTHING, Fence, RowsRefusedError, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.further import ALSO, NO_FURTHER, FurtherSinks, Shared
 from sluice_spark.sinks.parquet.profiled import profile_of
@@ -40,6 +40,9 @@ from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.transform import Transformer, apply
 
 __all__ = ["BatchWriter", "PreparedBatch", "again"]
+
+_FEW = 20
+"""If a sink refuses all rows of a batch, and they are more than this, the table is wrong, and no value."""
 
 
 @dataclass(frozen=True)
@@ -146,16 +149,23 @@ class BatchWriter:
     lookups: Lookups = NO_LOOKUPS
     refusals: Refusals = NONE_REFUSED
 
-    def without(self, error: RowsRefusedError) -> Self:
+    def without(self, error: RowsRefusedError, staged: Staged) -> Self:
         """Return a writer that leaves the records of refused rows out; it takes the Spark path.
+
+        Parameters
+        ----------
+        staged
+            The rows of the batch.
 
         Raises
         ------
         RowsRefusedError
-            If they are not known, if rows are not of single records, or if state was made of them already.
+            If they are not known, if rows are not of single records, or if state was made of them already; if they
+            are too many, so that the table is at fault and no value.
         """
         new = error.rows.keys() - self.refusals.records.keys()
-        if not new or not self.traced or self.pipeline.keeps is not None:
+        all_of_them = _FEW < staged.rows <= len(new)
+        if not new or all_of_them or len(new) > MOST or not self.traced or self.pipeline.keeps is not None:
             raise error
         logger.warning("%s; records that go to the quarantine for it: %d", error.what, len(new))
         point("rows-refused")

@@ -214,7 +214,7 @@ class MicroBatches:
                 with watch.phase("commits"):
                     writer.commit(number, prepared, {}, tables.batch_name(number), fence=fence)
             except RowsRefusedError as error:
-                writer, sweep = writer.without(error), True
+                writer, sweep = writer.without(error, prepared.staged), True
                 gate.forget()
                 continue
             break

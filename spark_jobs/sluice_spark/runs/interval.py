@@ -305,7 +305,7 @@ class IntervalRun(Run):
                         check=leaving.check, fence=self._fence,
                     )  # fmt: skip
                 except RowsRefusedError as error:
-                    writer = writer.without(error)
+                    writer = writer.without(error, prepared.staged)
                     self.context.gate.forget()
                     continue
             break

@@ -205,7 +205,9 @@ class RedriveRun(Run):
             self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
         except RowsRefusedError as error:
             self.context.gate.forget()
-            self._redrive(lease, tables, writer.without(error), source, ranges, origin, fence, unchanged)
+            self._redrive(
+                lease, tables, writer.without(error, prepared.staged), source, ranges, origin, fence, unchanged
+            )
 
     def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
         if writer.screen is not None:
@@ -374,7 +376,7 @@ class RedriveRun(Run):
             )
         except RowsRefusedError as error:  # such records stay in the quarantine
             self.context.gate.forget()
-            self._take_out(spark, lease, emptying, tables, sink, writer.without(error), window)
+            self._take_out(spark, lease, emptying, tables, sink, writer.without(error, prepared.staged), window)
 
     def _dropper(self, tables: Tables) -> BatchWriter:
         """Return a writer that commits no rows: neither the transform nor the sink's columns matter then."""

@@ -19,6 +19,7 @@ from sluice.fields import TAKES_AWAY
 from sluice.profile import ColumnProfile
 
 __all__ = [
+    "MOST",
     "NOTHING",
     "EvolvingSink",
     "Fence",
@@ -124,6 +125,10 @@ class Fence:
 
 class TakenBackError(CheckpointError):
     """Commits of the pipeline were rolled back, or files that they name are gone."""
+
+
+MOST = 10_000
+"""If a sink refuses more rows of a batch than this, the table is wrong, and no value."""
 
 
 @dataclass(frozen=True)

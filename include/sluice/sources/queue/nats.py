@@ -146,14 +146,23 @@ class JetStream:
         last, end
             What :meth:`state` said of the stream then: the time of the newest message, and the end.
         """
+        import nats.errors
+
         reading = _Reading(self._connected, OffsetRange(stream, 0, end - 1, end))
         try:
-            found = self._run(reading.some())
-        finally:
-            self._run(reading.stop())
-        if not found or found[0].time == last:
-            return None
-        newer = self.first_at(stream, last + 1)
+            try:
+                found = self._run(reading.some())
+            finally:
+                self._run(reading.stop())
+            if not found or found[0].time == last:
+                return None
+            newer = self.first_at(stream, last + 1)
+        except (LostError, nats.errors.Error, OSError, TimeoutError) as error:
+            raise SourceUnreachableError(
+                f"{self._where} does not tell whether stream {stream!r} is as it was: {type(error).__name__} {error}",
+                state=_STATE,
+                next_step="see what the server's log says; the next run catches up",
+            ) from error
         return min(end - 1, newer) if newer is not None else end - 1
 
     def guide(self, ranges: Sequence[OffsetRange]) -> None:

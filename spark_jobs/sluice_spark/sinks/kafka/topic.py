@@ -118,7 +118,14 @@ class KafkaTopic(KeepsStaged):
                 state="nothing was read or written; the position stays where it was",
                 next_step="change the pipeline file so that they match",
             )
-        if self._cluster.topic(self._config.topic) is None:
+        topic = self._cluster.topic(self._config.topic)
+        if topic is not None and "compact" in topic.policy and self._config.key is None:
+            raise ConfigError(
+                f"the {self.path} is compacted, and takes no records without a key",
+                state="nothing was read or written; the position stays where it was",
+                next_step="name a column in sink.kafka.key",
+            )
+        if topic is None:
             if self._config.partitions is None:
                 raise self._missing()
             self._cluster.create(self._config.topic, self._config.partitions, {})

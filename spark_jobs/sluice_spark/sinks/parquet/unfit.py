@@ -24,7 +24,7 @@ _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 
 
 def rows_with(root: str, staged: Staged, name: str, unfit: Callable[[Any], Any]) -> Iterator[tuple[str, int, int]]:
-    """Yield topic, partition and offset of the rows whose value in a column is unfit.
+    """Yield topic, partition and offset of the rows whose value in a column is unfit; none of files without the column.
 
     Parameters
     ----------
@@ -36,6 +36,8 @@ def rows_with(root: str, staged: Staged, name: str, unfit: Callable[[Any], Any])
         known = file.partition_values
         with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
             parquet = pq.ParquetFile(handle)
+            if name not in known and name not in parquet.schema_arrow.names:
+                continue
             wanted = [column for column in dict.fromkeys((name, *_PLACE)) if column not in known]
             for batch in parquet.iter_batches(1 << 16, columns=wanted):
                 columns = {

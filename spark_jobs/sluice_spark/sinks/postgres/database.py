@@ -15,7 +15,7 @@ from sluice.errors import ConfigError, SinkError, SluiceError
 from sluice.postgres import WRONG, text_of, url_of
 from sluice_spark.sinks.base import Refusal, RowsRefusedError
 
-__all__ = ["REFUSALS", "AdbcError", "connected", "describe", "refusal"]
+__all__ = ["EXHAUSTED", "REFUSALS", "AdbcError", "connected", "describe", "refusal"]
 
 AdbcError = adbc_driver_manager.Error
 
@@ -24,6 +24,9 @@ _MISTAKES = {"0A", "28", "3D", "3F", "42", "55"}
 """Classes of errors that no other attempt cures: rights, names, syntax, what a table does not allow."""
 REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
+
+EXHAUSTED = "2200H"
+"""Of a sequence that has no number left: no row is at fault."""
 
 _IN_COPY = re.compile(r"ERROR: (.*?) CONTEXT: COPY \S+, line \d+, column (.*?)(?=:| \. SQLSTATE|$)")
 """What the driver's library says of an error in COPY, which has no details."""
@@ -97,7 +100,7 @@ def describe(error: Any, what: str) -> SluiceError:
             next_step=r"add a row rule that refuses such records, for example {name: no_zero, sql: {passes: "
             r'"instr(name, chr(0)) = 0"}}, and run again: they go to the quarantine',
         )
-    if code[:2] in REFUSALS:
+    if code[:2] in REFUSALS and code != EXHAUSTED:
         return RowsRefusedError(
             f"{what} refuses a row: {text}",
             state=state,

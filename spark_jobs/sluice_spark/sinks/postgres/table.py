@@ -21,12 +21,13 @@ from pyspark.sql import types as T
 
 from sluice.connections import find
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError
 from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice.storage import file_system
+from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Fence, RowsRefusedError, Staged, TakenBackError, of_table, overtaken
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Slice
@@ -279,7 +280,10 @@ class PostgresTable(StagesParquet):
                 self._commits.add(cursor, full, relation)
                 connection.commit()
         except RowsRefusedError as error:
-            error.rows = self._refused(gone, staged, schema)
+            try:
+                error.rows = self._refused(gone, staged, schema)
+            except SluiceError as other:
+                logger.warning("which rows the %s refuses is not known: %s", self.path, other.what)
             raise
         except SinkError as error:
             landed = self._may_have_landed(full)
@@ -321,7 +325,11 @@ class PostgresTable(StagesParquet):
             statements, upsert = self._statements(cursor, schema)
             return self._unfit(cursor, schema), statements, list(upsert.begin(view=True)) if upsert is not None else []
 
-        return refused_rows(self._connected, lambda: self._batches(staged, _travelling(schema)), prepared)
+        columns = _travelling(schema)
+        # rows of an interval that others refer to are deleted first, and come back part by part
+        return refused_rows(
+            self._connected, columns, lambda: self._batches(staged, columns), prepared, immediate=gone is None
+        )
 
     def _insert(self, cursor: Any, staged: Staged, schema: T.StructType) -> None:
         wanted = _travelling(schema)

@@ -13,23 +13,24 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.postgres import literal, name_of
-from sluice_spark.sinks.base import Refusal, RowsRefusedError
+from sluice_spark.sinks.base import MOST, Refusal, RowsRefusedError
 from sluice_spark.sinks.postgres.commits import fetched, one
-from sluice_spark.sinks.postgres.database import REFUSALS, refusal
+from sluice_spark.sinks.postgres.database import EXHAUSTED, REFUSALS, AdbcError, describe, refusal
 
 __all__ = ["Refused", "Unfit", "refused_rows"]
 
 Refused = dict[tuple[str, int, int], Refusal]
 
-MOST = 10_000
-"""If a table refuses more rows of a batch than this, the table is wrong, and no value."""
 _PART = 4096
 """Rows that are tried at a time, until one of them is refused."""
 _PLACE = ("_topic", "_partition", "_offset")
 _PLACES = ", ".join(map(name_of, _PLACE))
+_TRIED = ", ".join(f"t.{name_of(name)}" for name in _PLACE)
 _ROW = name_of("__sluice_row")
 _FIRST, _PAST = "sluice.first", "sluice.past"
 """Settings of the transaction: the part that is tried, by the numbers of its rows."""
@@ -68,22 +69,30 @@ class Unfit:
 
 def refused_rows(
     connected: Callable[[], AbstractContextManager[Any]],
+    columns: pa.Schema,
     batches: Callable[[], Iterable[pa.RecordBatch]],
     prepared: Callable[[Any], tuple[Sequence[Unfit], Sequence[str], Sequence[str]]],
+    *,
+    immediate: bool,
 ) -> Refused:
-    """Return the rows that are refused; all others can be committed together. Changes nothing.
+    """Return the rows that are refused; all others can be committed together.
 
-    Of two rows that the table does not take together, the one of the higher offset is refused.
+    The rows of a record are taken together, or not at all. Of two records that the table does not take together, the
+    one of the higher offset is refused.
 
     Parameters
     ----------
     connected
-        Begins a transaction, which is rolled back.
+        Begins a transaction. It is rolled back, so the table stays as it is; its sequences go on.
+    columns
+        Of the rows.
     batches
         Returns the rows, which have their offsets.
     prepared
         Prepares the table, and returns what it must not get, the statements that write the rows of
         ``pg_temp.sluice_staged`` to it, and those that come once before them.
+    immediate
+        Whether deferred constraints are checked for each part.
 
     Returns
     -------
@@ -91,67 +100,86 @@ def refused_rows(
         Empty if no row is refused now, or if more are than :data:`MOST`.
     """
     found: Refused = {}
-    for batch in batches():
-        _bring(connected, pa.Table.from_batches([batch]), found)
-        if len(found) > MOST:
-            return {}
+    with connected() as connection:
+        for batch in batches():
+            _bring(connection, pa.Table.from_batches([batch]), found)
+            if len(found) > MOST:
+                return {}
     with connected() as connection, connection.cursor() as cursor:
         unfit, statements, before = prepared(cursor)
-        cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
+        if immediate:
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")
         cursor.execute("DROP TABLE IF EXISTS pg_temp.sluice_staged")  # of a session that a pooler lends
-        rows = list(_without(batches(), found))
-        if not rows:
-            return found
-        columns = rows[0].schema
-        reader = pa.RecordBatchReader.from_batches(columns, iter(rows))
+        reader = pa.RecordBatchReader.from_batches(columns, _without(batches(), found))
         cursor.adbc_ingest("sluice_came", reader, mode="create", temporary=True)
         for statement in (*_staged(unfit, columns.names), *before, _trial(statements)):
             cursor.execute(statement)
-        for *place, detail, column in fetched(cursor, "SELECT * FROM pg_temp.sluice_refused"):
+        for *place, detail, column in fetched(cursor, f"SELECT {_PLACES}, detail, faulty FROM pg_temp.sluice_refused"):
             found[tuple(place)] = Refusal(detail, column or None)
         connection.rollback()
     return found if len(found) <= MOST else {}
 
 
-def _bring(connected: Callable[[], AbstractContextManager[Any]], rows: pa.Table, found: Refused) -> None:
+def _bring(connection: Any, rows: pa.Table, found: Refused) -> None:
     """Find the rows with values that no column holds, such as a zero character: they do not reach the server."""
-    try:
-        with connected() as connection, connection.cursor() as cursor:
-            cursor.adbc_ingest("sluice_brought", rows, mode="create", temporary=True)
+    zeros = np.zeros(rows.num_rows, dtype=bool)
+    for name in rows.column_names:
+        if pa.types.is_string(rows.schema.field(name).type):
+            here = pc.fill_null(pc.match_substring(rows[name], "\0"), False).to_numpy(zero_copy_only=False)
+            for place in _places(rows.filter(pa.array(here & ~zeros))):
+                found[place] = Refusal("a text has a zero character, and PostgreSQL holds none", name)
+            zeros |= here
+    _halve(connection, rows.filter(pa.array(~zeros)) if zeros.any() else rows, found)
+
+
+def _halve(connection: Any, rows: pa.Table, found: Refused) -> None:
+    if not rows.num_rows or len(found) > MOST:
         return
-    except RowsRefusedError as error:
-        why = refusal(error)
+    try:
+        with connection.cursor() as cursor:
+            cursor.execute("SET LOCAL client_encoding = 'UTF8'")  # until the transaction is rolled back
+            cursor.adbc_ingest("sluice_brought", rows, mode="create", temporary=True)
+        connection.rollback()
+        return
+    except AdbcError as error:
+        connection.rollback()
+        told = describe(error, "the table")
+        if not isinstance(told, RowsRefusedError):
+            raise told from error
+        told.__cause__ = error
+        why = refusal(told)
     if rows.num_rows == 1:
-        topic, partition, offset = (rows.column(name)[0].as_py() for name in _PLACE)
-        found[topic, partition, offset] = why
-    elif len(found) <= MOST:
-        half = rows.num_rows // 2
-        _bring(connected, rows.slice(0, half), found)
-        _bring(connected, rows.slice(half), found)
+        found[_places(rows)[0]] = why
+        return
+    half = rows.num_rows // 2
+    _halve(connection, rows.slice(0, half), found)
+    _halve(connection, rows.slice(half), found)
+
+
+def _places(rows: pa.Table | pa.RecordBatch) -> list[tuple[str, int, int]]:
+    return list(zip(*(rows.column(name).to_pylist() for name in _PLACE), strict=True))
 
 
 def _without(batches: Iterable[pa.RecordBatch], found: Refused) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        places = zip(*(batch.column(name).to_pylist() for name in _PLACE), strict=True) if found else ()
-        yield batch.filter(pa.array([place not in found for place in places])) if found else batch
+        yield batch.filter(pa.array([place not in found for place in _places(batch)], pa.bool_())) if found else batch
 
 
 def _staged(unfit: Sequence[Unfit], columns: Sequence[str]) -> Iterator[str]:
     """Yield the statements that make ``pg_temp.sluice_staged`` a view of the part that is tried."""
     yield (
-        f"CREATE TEMPORARY TABLE sluice_refused AS SELECT {_PLACES}, ''::text AS detail, ''::text AS faulty "
-        "FROM pg_temp.sluice_came WITH NO DATA"
+        f"CREATE TEMPORARY TABLE sluice_refused AS SELECT {_PLACES}, ''::text AS detail, ''::text AS faulty, "
+        f"0::bigint AS {_ROW} FROM pg_temp.sluice_came WITH NO DATA"
     )
     for each in unfit:
-        why = f"{literal(each.detail)}, {literal(each.column or '')}"
+        why = f"{literal(each.detail)}, {literal(each.column or '')}, 0"
         chosen = f"SELECT {_PLACES}, {why} FROM pg_temp.sluice_came WHERE {each.condition}"
         yield f"INSERT INTO pg_temp.sluice_refused {chosen}"
-    fits = " AND ".join(f"({each.condition}) IS NOT TRUE" for each in unfit) or "true"
     yield (
-        f"CREATE TEMPORARY TABLE sluice_tried AS SELECT *, row_number() OVER (ORDER BY {_PLACES}) AS {_ROW} "
-        f"FROM pg_temp.sluice_came WHERE {fits}"
+        f"CREATE TEMPORARY TABLE sluice_tried AS SELECT *, dense_rank() OVER (ORDER BY {_PLACES}) AS {_ROW} "
+        f"FROM pg_temp.sluice_came WHERE ({_PLACES}) NOT IN (SELECT {_PLACES} FROM pg_temp.sluice_refused)"
     )
-    yield f"CREATE UNIQUE INDEX ON pg_temp.sluice_tried ({_ROW})"
+    yield f"CREATE INDEX ON pg_temp.sluice_tried ({_ROW})"
     yield "ANALYZE pg_temp.sluice_tried"
     first, past = (f"current_setting({literal(name)})::bigint" for name in (_FIRST, _PAST))
     yield (
@@ -163,37 +191,53 @@ def _staged(unfit: Sequence[Unfit], columns: Sequence[str]) -> Iterator[str]:
 
 
 def _trial(statements: Sequence[str]) -> str:
-    """Return the statement that tries all parts, and adds the rows that are refused to ``pg_temp.sluice_refused``."""
+    """Return the statement that tries all parts, and adds the rows that are refused to ``pg_temp.sluice_refused``.
+
+    At the end those are tried once more, by themselves: a row may have needed one that came behind it.
+    """
     # names of variables that no column has: PostgreSQL would not know which is meant
     quote = f"$sluice_{uuid.uuid4().hex}$"
+    given = ", ".join(map(literal, statements))
+    classes = ", ".join(map(literal, sorted(REFUSALS)))
     return f"""DO {quote}
 DECLARE
-    sluice_firsts bigint[]; sluice_ends bigint[];
-    sluice_first bigint; sluice_past bigint; sluice_middle bigint; sluice_number bigint := 0;
+    sluice_firsts bigint[]; sluice_ends bigint[]; sluice_again boolean := false; sluice_count bigint := 0;
+    sluice_first bigint; sluice_past bigint; sluice_middle bigint;
     sluice_given text; sluice_said text; sluice_faulty text;
 BEGIN
     SELECT array_agg(n), array_agg(n + {_PART}) INTO sluice_firsts, sluice_ends
-        FROM generate_series(1, (SELECT count(*) FROM pg_temp.sluice_tried), {_PART}) AS n;
-    WHILE cardinality(sluice_firsts) > 0 AND sluice_number <= {MOST} LOOP
+        FROM generate_series(1, (SELECT max(t.{_ROW}) FROM pg_temp.sluice_tried AS t), {_PART}) AS n;
+    LOOP
+        IF coalesce(cardinality(sluice_firsts), 0) = 0 OR sluice_count > {MOST} THEN
+            EXIT WHEN sluice_again OR sluice_count > {MOST};
+            sluice_again := true;
+            SELECT array_agg(r.{_ROW} ORDER BY r.{_ROW}), array_agg(r.{_ROW} + 1 ORDER BY r.{_ROW})
+                INTO sluice_firsts, sluice_ends FROM pg_temp.sluice_refused AS r WHERE r.{_ROW} > 0;
+            CONTINUE;
+        END IF;
         sluice_first := sluice_firsts[1]; sluice_firsts := sluice_firsts[2:];
         sluice_past := sluice_ends[1]; sluice_ends := sluice_ends[2:];
         PERFORM set_config({literal(_FIRST)}, sluice_first::text, true);
         PERFORM set_config({literal(_PAST)}, sluice_past::text, true);
         BEGIN
-            FOREACH sluice_given IN ARRAY ARRAY[{", ".join(map(literal, statements))}] LOOP
+            FOREACH sluice_given IN ARRAY ARRAY[{given}] LOOP
                 EXECUTE sluice_given;
             END LOOP;
+            IF sluice_again THEN
+                DELETE FROM pg_temp.sluice_refused AS r WHERE r.{_ROW} = sluice_first;
+            END IF;
         EXCEPTION WHEN OTHERS THEN
-            IF left(SQLSTATE, 2) NOT IN ({", ".join(map(literal, sorted(REFUSALS)))}) THEN RAISE; END IF;
+            IF left(SQLSTATE, 2) NOT IN ({classes}) OR SQLSTATE IN ({literal(EXHAUSTED)}) THEN RAISE; END IF;
             GET STACKED DIAGNOSTICS sluice_said = MESSAGE_TEXT, sluice_faulty = COLUMN_NAME;
             IF sluice_past - sluice_first > 1 THEN
                 sluice_middle := (sluice_first + sluice_past) / 2;
                 sluice_firsts := ARRAY[sluice_first, sluice_middle] || sluice_firsts;
                 sluice_ends := ARRAY[sluice_middle, sluice_past] || sluice_ends;
-            ELSE
+            ELSIF NOT sluice_again THEN
                 INSERT INTO pg_temp.sluice_refused
-                    SELECT {_PLACES}, sluice_said, sluice_faulty FROM pg_temp.sluice_tried WHERE {_ROW} = sluice_first;
-                sluice_number := sluice_number + 1;
+                    SELECT DISTINCT {_TRIED}, sluice_said, sluice_faulty, t.{_ROW}
+                    FROM pg_temp.sluice_tried AS t WHERE t.{_ROW} = sluice_first;
+                sluice_count := sluice_count + 1;
             END IF;
         END;
     END LOOP;

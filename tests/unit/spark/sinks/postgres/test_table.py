@@ -155,6 +155,41 @@ def test_postgres_finds_refused_rows_whatever_the_columns_are_called(orders: Pos
     assert [offset for _, _, offset in error.rows] == [5, 6]
 
 
+def test_postgres_refuses_no_row_that_only_needs_a_later_one(orders: Postgres) -> None:
+    orders.execute(table_of("id bigint PRIMARY KEY, above bigint REFERENCES public.orders, n bigint CHECK (n > 0)"))
+    found = [{"id": 1, "above": 3, "n": 1}, {"id": 2, "above": None, "n": 0}, {"id": 3, "above": None, "n": 1}]
+    types = {"id": LONG, "above": LONG, "n": LONG}
+    error = refused(orders, records(*found, **types))
+    assert isinstance(error, RowsRefusedError)
+    assert [offset for _, _, offset in error.rows] == [1]
+    assert put(orders, orders.writer(check=False), 0, records(found[0], {**found[1], "n": 1}, found[2], **types))
+
+
+def test_postgres_takes_the_rows_of_a_record_together(orders: Postgres) -> None:
+    """Offset 0 has a row that is refused; so its other one does not stand in the way of offset 1."""
+    orders.execute(table_of("id bigint UNIQUE CHECK (id > 0)"))
+    rows = pa.concat_tables([records({"id": 7}, {"id": 7}, {"id": 8}, id=LONG), records({"id": 0}, id=LONG)])
+    error = refused(orders, rows)
+    assert isinstance(error, RowsRefusedError)
+    assert [offset for _, _, offset in error.rows] == [0]
+
+
+def test_postgres_sequence_without_numbers_is_no_fault_of_rows(orders: Postgres) -> None:
+    orders.execute(
+        "CREATE SEQUENCE public.few MAXVALUE 2", table_of("id bigint, nr bigint DEFAULT nextval('public.few')")
+    )
+    error = refused(orders, records(*({"id": n} for n in range(5)), id=LONG))
+    assert not isinstance(error, RowsRefusedError)
+
+
+def test_postgres_finds_many_zero_characters_at_once(orders: Postgres) -> None:
+    found = [{"name": "a\0" if n % 3 == 0 else "a"} for n in range(3000)]
+    error = refused(orders, records(*found, name=TEXT))
+    assert isinstance(error, RowsRefusedError)
+    assert len(error.rows) == 1000
+    assert {why.column for why in error.rows.values()} == {"name"}
+
+
 def test_postgres_upsert_finds_many_refused_rows(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction holds a lock on each table that it made: there must not be one for each part."""
     monkeypatch.setattr(orders, "settings", lambda: {"table": "orders", "mode": "upsert", "key": ["id"]})
