@@ -374,9 +374,9 @@ class RedriveRun(Run):
             self._commit(
                 lease, tables, writer, batch, prepared, of="quarantined", source=origin, moved=True, fence=fence
             )
-        except RowsRefusedError as error:  # such records stay in the quarantine
+        except RowsRefusedError as error:  # such records stay in the quarantine, also if they are all that there are
             self.context.gate.forget()
-            self._take_out(spark, lease, emptying, tables, sink, writer.without(error, prepared.staged), window)
+            self._take_out(spark, lease, emptying, tables, sink, writer.without(error, NOTHING), window)
 
     def _dropper(self, tables: Tables) -> BatchWriter:
         """Return a writer that commits no rows: neither the transform nor the sink's columns matter then."""

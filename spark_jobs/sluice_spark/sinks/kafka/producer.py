@@ -119,11 +119,15 @@ class Transactions:
 
     def _send_all(self, topic: Topic, records: Iterable[Record]) -> int:
         name, sent = self._config.topic, 0
-        refused: dict[tuple[str | None, int | None, int | None], RowsRefusedError] = {}
+        first: RowsRefusedError | None = None
+        refused: dict[tuple[str, int, int], Refusal] = {}
         for record in records:
             if (error := self._misfit(topic, record)) is not None:
-                refused[record.origin] = error
-            if refused:  # the others are sent in the next transaction
+                first = first or error
+                of, partition, offset = record.origin
+                if of is not None and partition is not None and offset is not None:
+                    refused[of, partition, offset] = Refusal(error.what)
+            if first is not None:  # the others are sent in the next transaction
                 continue
             self._produce(
                 name,
@@ -134,13 +138,8 @@ class Transactions:
                 timestamp=record.timestamp,
             )
             sent += 1
-        if refused:
-            first = next(iter(refused.values()))
-            first.rows = {
-                (of, partition, offset): Refusal(error.what)
-                for (of, partition, offset), error in refused.items()
-                if of is not None and partition is not None and offset is not None
-            }
+        if first is not None:
+            first.rows = refused
             raise first
         return sent
 
