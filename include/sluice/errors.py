@@ -169,7 +169,7 @@ class TopicRecreatedError(SluiceError):
 
 
 class AuthorizationError(SluiceError):
-    """The broker refused the credentials or a right is missing."""
+    """The source or an object store refused the credentials, or a right is missing."""
 
     exit_code = ExitCode.NOT_AUTHORIZED
     retry = Retry.NEVER

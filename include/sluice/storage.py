@@ -18,7 +18,7 @@ DENIALS = (
     "AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
     "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN", "403 Forbidden",
 )  # fmt: skip
-"""What clients of S3's protocol say if a store refuses the credentials, or they have not the right."""
+"""Error codes of S3's clients for credentials that the store refuses, and for missing rights."""
 _NO_BUCKET = "NoSuchBucket"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 

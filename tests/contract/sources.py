@@ -103,7 +103,7 @@ class SourceCase(ABC):
         raise NotImplementedError
 
     def rewind(self) -> Callable[[], None]:
-        """Remember the place as it is; return what puts it back to that."""
+        """Copy the place; return a function that puts the copy back."""
         raise NotImplementedError
 
     def shut(self) -> None:

@@ -66,8 +66,8 @@ class Plan:
     lost
         Ranges whose records no window has.
     partly
-        Ranges of records that are in the quarantine, and yet in windows of an interval, which has not all of their
-        windows: topic, partition, start, end, the interval's number.
+        Ranges of quarantined records that an interval put into those of their windows which begin in it: topic,
+        partition, start, end, the interval's number.
     """
 
     version: int

@@ -31,9 +31,9 @@ Key = tuple[str, int]
 class PartitionState:
     """Log start and end of one partition. The end is exclusive; under ``read_committed`` it is the last stable offset.
 
-    ``high`` is the high watermark, if it was requested beside the last stable offset. ``epoch`` says
-    which history the records below the end belong to: Kafka's leader epoch, of which no record below the end is a later
-    one; of a queue, what its last message is known by.
+    ``high`` is the high watermark, if it was requested beside the last stable offset. ``epoch`` identifies the history
+    to which the records below the end belong: for Kafka the leader epoch, where no record below the end has a later
+    one; for a queue the id or the time of its last message.
     """
 
     start: int

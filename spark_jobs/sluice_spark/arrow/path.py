@@ -91,7 +91,7 @@ class _Attempt:
 
 
 class _Read(NamedTuple):
-    """What workers did with a batch, and which of its ranges with gaps were whole after that."""
+    """The workers' results for a batch, and the ranges with gaps whose start the source still had afterwards."""
 
     attempt: _Attempt
     done: list[Done]

@@ -70,7 +70,7 @@ class MicroBatches:
     def limit(self, *, arrow: bool) -> int:
         """Return the maximum number of records in a batch.
 
-        Unless somebody asked for one, it is a fixed number on the Spark path, whose memory grows with the batch, and
+        Without a requested maximum, it is a fixed number on the Spark path, whose memory grows with the batch, and
         where the driver merges rows by their keys. On the Arrow path it is what fits into half a minute by the pace of
         the pipeline's recent runs.
         """

@@ -44,7 +44,7 @@ class StreamState:
     start, end
         The offset of its first message, and the one after its last message.
     last
-        What its last message is known by, as a number, if the queue can look for it later.
+        The id or the time of its last message as a number, if the queue can look for it later.
     """
 
     id: str

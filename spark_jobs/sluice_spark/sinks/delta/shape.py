@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 _NOT_IN_NAMES = frozenset(" ,;{}()\n\t=")
-"""What Delta refuses in the name of a column, when Spark writes or alters a table without column mapping."""
+"""Characters that Spark's Delta refuses in the name of a column, without column mapping."""
 
 _SHOWN = 8
 """Maximum number of differences that a message names."""
@@ -231,7 +231,7 @@ def check_values(held: Handle, table: DeltaTable, staged: Staged) -> None:
                 f"{{name: has_{field.name}, not_null: {{columns: [{field.name}]}}}}; or have the transform give it a "
                 f"value; or with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN {field.name} DROP NOT NULL",
                 rows=_refused(
-                    held, table, staged, field.name, "there is no value, and the table allows no nulls", _none
+                    held, table, staged, field.name, "there is no value, and the table allows no nulls", _is_null
                 ),
             )
 
@@ -268,7 +268,7 @@ def _refused(
     return dict.fromkeys(rows_with(held.path, staged, name, unfit), Refusal(why, name))
 
 
-def _none(values: Any) -> Any:
+def _is_null(values: Any) -> Any:
     return pc.is_null(values).to_numpy(zero_copy_only=False)
 
 

@@ -388,7 +388,7 @@ class DeltaSink(StagesParquet, Writer):
                     if not self._landed(self.existing(), full):
                         raise self._taken(version) from None
                 else:
-                    continue  # somebody committed meanwhile: examine the table again
+                    continue  # others committed meanwhile: examine the table again
             except (DeltaError, OSError, ValueError) as error:
                 if not self._may_have_landed(full):
                     raise self.failed(error) from error

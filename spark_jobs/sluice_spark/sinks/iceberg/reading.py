@@ -34,6 +34,7 @@ def names_of(table: Table) -> Callable[[pa.Schema], Mapping[str, str]]:
 
 
 def columns_of(table: Table) -> T.StructType:
+    """Return the columns of a table, for Spark."""
     return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
 
 
@@ -68,6 +69,8 @@ def _stored(table: Table, task: FileScanTask, columns: pa.Schema) -> Iterator[pa
     now = {name: own.field(name) for name in own.names}
     there = {current: now[name] for name, current in names_of(table)(own).items()}
     empty = {f.name: pa.array([], there[f.name].type if f.name in there else f.type) for f in columns}
+    if any(_parts(values.type) != _parts(columns.field(name).type) for name, values in empty.items()):
+        return None  # Arrow would make null of a part that has another name
     try:
         pa.table(empty).cast(columns)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError):
@@ -82,3 +85,12 @@ def _stored(table: Table, task: FileScanTask, columns: pa.Schema) -> Iterator[pa
                 yield pa.table({name: {**values, **none}[name] for name in columns.names}).cast(columns)
 
     return read()
+
+
+def _parts(kind: pa.DataType) -> list[object]:
+    """Return the names of the fields of all structs within a type, in their order."""
+    if pa.types.is_struct(kind):
+        return [(field.name, *_parts(field.type)) for field in kind]
+    if pa.types.is_map(kind):
+        return [*_parts(kind.key_type), *_parts(kind.item_type)]
+    return _parts(kind.value_type) if pa.types.is_list(kind) or pa.types.is_large_list(kind) else []

@@ -144,7 +144,7 @@ class Transactions:
         return sent
 
     def _misfit(self, topic: Topic, record: Record) -> RowsRefusedError | None:
-        """Return why the cluster would refuse a record, or nobody could read it where it should be."""
+        """Return the refusal of a record that the topic cannot take; None if it can."""
         room = topic.largest - _ROOM
         size = len(record.key or b"") + len(record.value or b"")
         size += sum(len(key) + len(value) for key, value in record.headers)

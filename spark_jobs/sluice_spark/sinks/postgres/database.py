@@ -26,10 +26,10 @@ REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
 
 EXHAUSTED = "2200H"
-"""Of a sequence that has no number left: no row is at fault."""
+"""The error of a sequence that has no number left: no row is at fault."""
 
 _IN_COPY = re.compile(r"ERROR: (.*?) CONTEXT: COPY \S+, line \d+, column (.*?)(?=:| \. SQLSTATE|$)")
-"""What the driver's library says of an error in COPY, which has no details."""
+"""The message of the client library for an error in COPY: the error and the column."""
 
 
 @contextmanager
@@ -109,12 +109,8 @@ def describe(error: Any, what: str) -> SluiceError:
     return SinkError(f"{what}: {text}", state=state, next_step="run again when the database answers")
 
 
-def refusal(error: RowsRefusedError) -> Refusal:
-    """Return why a row is refused, without other values of the row."""
-    cause = error.__cause__
-    said = {name: bytes(value).decode(errors="replace") for name, value in getattr(cause, "details", ())}
-    if text := said.get("PG_DIAG_MESSAGE_PRIMARY"):
-        return Refusal(text, said.get("PG_DIAG_COLUMN_NAME"))
-    text = error.what if cause is None else text_of(cause)
+def refusal(error: Exception) -> Refusal:
+    """Return why COPY refuses a row, without other values of the row."""
+    text = text_of(error)
     copied = _IN_COPY.search(text)
     return Refusal(text) if copied is None else Refusal(*copied.groups())

@@ -83,7 +83,7 @@ def refused_rows(
     Parameters
     ----------
     connected
-        Begins a transaction. It is rolled back, so the table stays as it is; its sequences go on.
+        Begins a transaction, which is rolled back. The table stays as it is; its sequences advance.
     columns
         Of the rows.
     batches
@@ -146,8 +146,7 @@ def _halve(connection: Any, rows: pa.Table, found: Refused) -> None:
         told = describe(error, "the table")
         if not isinstance(told, RowsRefusedError):
             raise told from error
-        told.__cause__ = error
-        why = refusal(told)
+        why = refusal(error)
     if rows.num_rows == 1:
         found[_places(rows)[0]] = why
         return

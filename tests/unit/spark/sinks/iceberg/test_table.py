@@ -207,6 +207,11 @@ def test_iceberg_rows_are_read_as_they_are_stored(orders: Iceberg) -> None:
         ([], [], None, None),
     ]
     assert list(rows_of(orders.table, columns, ["other"])) == []
+    with orders.table.update_schema() as update:
+        update.rename_column(("parts", "element", "x"), "y")
+    columns = to_arrow_schema(columns_of(orders.table), timezone="UTC")
+    (first, *_) = pa.Table.from_batches(rows_of(orders.table, columns, ["r"])).sort_by("id").to_pylist()
+    assert first["parts"] == [{"y": 1}], "a field of a struct that was renamed has its values"
 
 
 def test_iceberg_table_keeps_the_metadata_of_a_limited_number_of_commits(orders: Iceberg) -> None:
