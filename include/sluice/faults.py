@@ -43,13 +43,14 @@ POINTS = (
     "judged",
     "segments-forgotten",
     "segments-removed",
+    "events-applied",
     "adoption-begun",
     "tables-adopted",
     "folders-adopted",
     "ledger-adopted",
 )
-"""Every point, in a run's order: landing comes between planning and the first batch, cleaning at the end. The last four
-belong to ``sluice adopt``."""
+"""Every point, in a run's order: landing comes between planning and the first batch, cleaning at the end.
+``events-applied`` belongs to the ledger's migration, the last four to ``sluice adopt``."""
 
 _seen: dict[str, int] = {}
 

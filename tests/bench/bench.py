@@ -10,6 +10,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
+from tests.bench.ages import ages
 from tests.bench.drains import also, batches, files, fixed, postgres, queue, shapes, split, volume
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
@@ -27,7 +28,7 @@ COMPARISONS = {
     comparison.__name__: comparison
     for comparison in (
         volume, shapes, batches, fixed, files, queue, postgres, also, wal, hot, killed, redrive, ledger, lag, history,
-        intervals, wide, split, judging, panes, windows,
+        ages, intervals, wide, split, judging, panes, windows,
     )
 }  # fmt: skip
 

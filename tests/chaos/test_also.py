@@ -419,17 +419,19 @@ def _dropped(sandbox: Several) -> None:
 
 @LONG
 @pytest.mark.parametrize(
-    ("sink", "change", "left"),
+    ("sink", "change", "left", "point"),
     [
-        (DELTA, _restored, 4),
-        (ICEBERG, _rolled_back, 4),
-        (DELTA, _overwritten, 2),
-        (DELTA, _removed, 0),
-        (ICEBERG, _dropped, 0),
+        (DELTA, _restored, 4, None),
+        (ICEBERG, _rolled_back, 4, None),
+        (DELTA, _overwritten, 2, None),
+        (DELTA, _removed, 0, None),
+        (ICEBERG, _dropped, 0, None),
+        (DELTA, _restored, 4, "epoch-closed"),
+        (ICEBERG, _rolled_back, 4, "epoch-closed"),
     ],
 )
 def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_is(
-    several: Several, sink: dict[str, Any], change: Callable[[Several], None], left: int
+    several: Several, sink: dict[str, Any], change: Callable[[Several], None], left: int, point: str | None
 ) -> None:
     several.configure(also=[sink])
     for run in ("a", "b"):
@@ -439,7 +441,10 @@ def test_also_table_that_others_set_back_is_refused_and_a_reset_takes_it_as_it_i
     message = several.run("c", expect=41).message
     assert f"sluice reset {several.name} --reason TEXT" in message
     assert "--truncate" not in message
-    reset(several)
+    if point is None:
+        reset(several)
+    else:
+        killed(several, point, "reset", "--reason", "x")
     for run in ("d", "e"):
         drain(several, 1, run)
     several.assert_exact()

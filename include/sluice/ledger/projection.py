@@ -5,7 +5,6 @@ Applying an event is idempotent, so that a fact may be recorded again after a cr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -14,31 +13,36 @@ import sqlalchemy as sa
 from sluice.ledger import resets, schema
 from sluice.ranges import OffsetRange, subtract
 
-__all__ = ["project", "rebuild"]
+__all__ = ["PAGE", "clear", "project", "project_next", "rebuild"]
 
 
-_PAGE = 1000
-"""Events that are in memory at a time."""
-_TOLD = 100_000
+PAGE = 1000
+"""Events that are projected at a time."""
 
 
 def rebuild(connection: sa.Connection) -> int:
-    """Recreate the derived tables from the events; return the number of events.
+    """Recreate the derived tables from the events; return the number of events."""
+    clear(connection)
+    count, last = 0, 0
+    while page := project_next(connection, last):
+        last, count = page[-1], count + len(page)
+    return count
 
-    Events are read in pages, so memory does not grow with their number; the log says how far it is.
-    """
+
+def clear(connection: sa.Connection) -> None:
+    """Empty the derived tables."""
     for table in schema.DERIVED:
         connection.execute(table.delete())
-    events, count, last = schema.event, 0, 0
-    total = connection.execute(sa.select(sa.func.count()).select_from(events)).scalar()
-    page = sa.select(events).order_by(events.c.id).limit(_PAGE)
-    while rows := connection.execute(page.where(events.c.id > last)).mappings().all():
-        for row in rows:
-            project(connection, dict(row))
-        last, count = rows[-1]["id"], count + len(rows)
-        if count % _TOLD == 0:
-            logging.getLogger("sluice").info("the ledger is rebuilt: %s of %s events", f"{count:,}", f"{total:,}")
-    return count
+
+
+def project_next(connection: sa.Connection, last: int) -> list[int]:
+    """Apply the next :data:`PAGE` events behind an id, in their order; return their ids."""
+    events = schema.event
+    query = sa.select(events).where(events.c.id > last).order_by(events.c.id).limit(PAGE)
+    rows = connection.execute(query).mappings().all()
+    for row in rows:
+        project(connection, dict(row))
+    return [row["id"] for row in rows]
 
 
 def project(connection: sa.Connection, event: Mapping[str, Any]) -> None:

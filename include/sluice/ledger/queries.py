@@ -228,6 +228,12 @@ class LedgerQueries(Deeds):
             for r in self._rows(query.order_by(table.c.number))
         ]  # fmt: skip
 
+    def interval_keys(self, pipeline: str) -> dict[int, str]:
+        """Return the keys of the intervals that were resolved, by their numbers."""
+        table = schema.interval
+        query = sa.select(table.c.number, table.c.interval).where(table.c.pipeline == pipeline)
+        return {int(r["number"]): r["interval"] for r in self._rows(query.order_by(table.c.number))}
+
     def replaced(self, pipeline: str) -> list[tuple[int, RangeAccount, tuple[int, int]]]:
         """Return, per interval commit and range: the interval's number, the split, and how many offsets the commit
         removed from sink and quarantine. What a reset closed is left out."""

@@ -16,8 +16,9 @@ import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
 from sluice.errors import ConfigError, LeaseHeldError, SluiceError
+from sluice.faults import point
 from sluice.ledger import schema
-from sluice.ledger.projection import rebuild
+from sluice.ledger.projection import clear, project_next
 from sluice.ledger.schema import HEAD, VERSION_TABLE
 
 __all__ = ["LedgerError", "network_of", "open_engine", "reading", "spoken"]
@@ -201,32 +202,75 @@ def _version(engine: sa.Engine) -> str | None:
     except (OperationalError, ProgrammingError):
         # the message may be in any language
         with reading(engine) as connection:
-            if not sa.inspect(connection).has_table(VERSION_TABLE):
-                return None
-            return connection.execute(asked).scalar()  # another process has made it meanwhile
+            return _version_in(connection)  # another process may have made it meanwhile
 
 
 def _migrate(engine: sa.Engine) -> None:
+    """Change the schema, then recreate the derived tables from the events, a page in each transaction.
+
+    The version is ``HEAD:ID`` until the last event is applied: no other version opens such a ledger, and each process
+    of this one that opens it applies the events behind ``ID``. So a migration that was killed goes on where it was.
+    """
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7164815)"))
+        version = _version_in(connection)
+        if version == HEAD:
+            return
+        revision, _, applied = (version or "").partition(":")
+        if revision != HEAD or not applied:
+            _refuse_beside_drivers(connection)
+            if applied:
+                _set_version(connection, revision)
+            _upgrade(connection)
+            clear(connection)
+            _set_version(connection, f"{HEAD}:0")
+    count = 0
+    while page := _apply_next(engine):
+        count += page
+        if count % 100_000 == 0:
+            logging.getLogger("sluice").info("the ledger is migrated: %s events applied", f"{count:,}")
+
+
+def _upgrade(connection: sa.Connection) -> None:
     from alembic import command
     from alembic.config import Config
     from alembic.util import CommandError
 
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
+    config.attributes["connection"] = connection
+    try:
+        command.upgrade(config, HEAD)
+    except CommandError as error:
+        raise ConfigError(
+            f"the ledger's schema is not one that this version knows: {error}",
+            state="nothing was read or written",
+            next_step="use the version of sluice that wrote it last, or a newer one",
+        ) from error
+
+
+def _apply_next(engine: sa.Engine) -> int:
+    """Apply a page of events to the derived tables; return how many there were."""
     with engine.begin() as connection:
-        if engine.dialect.name == "postgresql":
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(7164815)"))
-        _refuse_beside_drivers(connection)
-        config.attributes["connection"] = connection
-        try:
-            command.upgrade(config, HEAD)
-        except CommandError as error:
-            raise ConfigError(
-                f"the ledger's schema is not one that this version knows: {error}",
-                state="nothing was read or written",
-                next_step="use the version of sluice that wrote it last, or a newer one",
-            ) from error
-        rebuild(connection)  # the schema of derived tables changed; their rows are recreated from the events
+        lock = " FOR UPDATE" if engine.dialect.name == "postgresql" else ""
+        version = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}{lock}")).scalar_one()
+        if version == HEAD:  # another process applied the rest
+            return 0
+        page = project_next(connection, int(version.partition(":")[2]))
+        _set_version(connection, f"{HEAD}:{page[-1]}" if page else HEAD)
+    point("events-applied")
+    return len(page)
+
+
+def _version_in(connection: sa.Connection) -> str | None:
+    if not sa.inspect(connection).has_table(VERSION_TABLE):
+        return None
+    return connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+
+
+def _set_version(connection: sa.Connection, version: str) -> None:
+    connection.execute(sa.text(f"UPDATE {VERSION_TABLE} SET version_num = :version"), {"version": version})
 
 
 def _refuse_beside_drivers(connection: sa.Connection) -> None:
@@ -241,9 +285,7 @@ def _refuse_beside_drivers(connection: sa.Connection) -> None:
         return
     if connection.dialect.name == "postgresql":
         connection.execute(sa.text(f"LOCK TABLE {lease.name} IN SHARE ROW EXCLUSIVE MODE"))
-    version = connection.execute(sa.text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
-    busy = Lease.at_work(connection) if version != HEAD else []
-    if busy:
+    if busy := Lease.at_work(connection):
         raise LeaseHeldError(
             f"the ledger was written by an earlier version of sluice, and {', '.join(busy[:3])} is at work with it",
             state="nothing was read or written; the ledger is as it was",

@@ -62,6 +62,7 @@ def remove(
         point("segments-forgotten")
     if not dry_run and (old or thorough):
         _remove_forgotten(log, applied)
+        _prune_history(log, applied)
     if old and not dry_run:
         point("segments-removed")
     return _cleaned(old, before)
@@ -146,6 +147,20 @@ def _remove_forgotten(log: Catalog, applied: Mapping[int, int]) -> None:
             continue
         for file in (f for f, keep in inside.items() if not keep):
             log.fs.rm(file)
+
+
+def _prune_history(log: Catalog, applied: Mapping[int, int]) -> None:
+    """Remove commits of Delta's log that are older than its retention, unless a batch waits to be applied.
+
+    Such a batch is found by the metadata of its commit, so the table's writers do not remove commits by themselves.
+    """
+    from deltalake.exceptions import DeltaError
+
+    table = log.there()
+    waiting = any(batch > applied.get(epoch, -1) for epoch, batch in (batch_of(path) for path, _ in log.known()))
+    if table is not None and not waiting:
+        with suppress(DeltaError, OSError):  # the next cleaning removes them
+            table.cleanup_metadata()
 
 
 def _statistics(segment: Segment) -> str:

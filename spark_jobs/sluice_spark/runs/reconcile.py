@@ -77,7 +77,7 @@ def examine(tables: Tables, *, leave: bool = False) -> list[str]:
                 "the run writes again what no other commit depends on; then sluice audit --deep says whether "
                 "something is missing",
             )
-    return [*tables.sink.examine(), *tables.further.examine(leave=leave), *tables.quarantine.examine()]
+    return [*tables.sink.examine(), *tables.further.examine(tables.sink, leave=leave), *tables.quarantine.examine()]
 
 
 def reconcile(
@@ -158,6 +158,7 @@ def reconcile(
         _enter(ledger, lease, note, redriven, forgo=forgo, leave=unchecked)
     _together(redriven, leave=unchecked)
     if closed is not None:
+        tables.further.begin_anew(closed["version"], closed["run"])
         seal_off(tables, closed)
         open_next(ledger, lease, tables, closed)
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
@@ -191,13 +192,13 @@ def _mend(tables: Tables) -> None:
 
 def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:
     """Return the intervals for which the sink holds a commit that the ledger does not have."""
-    intervals = ledger.intervals(pipeline)
-    if sink is None or not intervals:
+    keys = ledger.interval_keys(pipeline) if sink is not None else {}
+    if sink is None or not keys:
         return []
     last = ledger.last_batches(pipeline)
-    apps = {known.number: interval_app_id(pipeline, known.interval) for known in intervals}
-    ahead = sink.ahead_of({app: last.get(-number, -1) for number, app in apps.items()})
-    return [known for known in intervals if apps[known.number] in ahead]
+    apps = {key: interval_app_id(pipeline, key) for key in keys.values()}
+    ahead = sink.ahead_of({apps[key]: last.get(-number, -1) for number, key in keys.items()})
+    return [row for key in keys.values() if apps[key] in ahead for row in ledger.intervals(pipeline, key)]
 
 
 def take_over(

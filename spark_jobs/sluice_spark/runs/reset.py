@@ -28,6 +28,7 @@ from sluice_spark.runs.restored import refuse_restored
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, TakenBackError, overtaken
+from sluice_spark.sinks.further import TAKEN
 from sluice_spark.sinks.parquet.of_runs import OfRuns
 from sluice_spark.sinks.parquet.slice import Slice
 
@@ -103,7 +104,7 @@ class ResetRun(Run):
             tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
             try:
                 self._found += examine(tables, leave=True)
-                redriven.further.examine(leave=True)
+                redriven.further.examine(redriven.sink, leave=True)
                 refuse_restored(self.ledger, self.pipeline.name, tables)
             except TakenBackError as error:
                 if not self.truncate:
@@ -316,6 +317,8 @@ class ResetRun(Run):
             HANDOVER: {key: told[key] for key in ("epoch", "lineage", "positions")},
             RESET: told, "run": self.context.run_id, "pipeline": self.pipeline.name,
         }  # fmt: skip
+        if tables.further.taken:
+            note[TAKEN] = tables.further.taken
         removed: dict[tuple[str, int], int] = {}
         if there is not None and reset.truncated:
             removed = self._empty(lease, tables, cast(ReplaceableSink, there[0]), there[1], number, note)

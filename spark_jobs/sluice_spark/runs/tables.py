@@ -22,10 +22,11 @@ from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.further import NO_FURTHER, FurtherSinks
 from sluice_spark.sinks.parquet.attempts import attempted
 
-__all__ = ["Tables"]
+__all__ = ["KEEPS_HISTORY", "Tables"]
 
-_KEEPS_HISTORY = {"delta.enableExpiredLogCleanup": "false"}
-"""Settings of the log's table: batches still to be applied are found by the metadata of its commits, however old."""
+KEEPS_HISTORY = {"delta.enableExpiredLogCleanup": "false", "delta.logRetentionDuration": "interval 7 days"}
+"""Settings of the log's table: batches still to be applied are found by the metadata of its commits, however old. Only
+a cleaning removes older commits."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Tables:
             sink,
             quarantines.opened(home.resolve(pipeline.quarantine_path), quarantine_app_id(app)),
             log,
-            DeltaSink(log.path, log.app_id(number), settings=_KEEPS_HISTORY),
+            DeltaSink(log.path, log.app_id(number), settings=KEEPS_HISTORY),
             pipeline.name,
             kind,
             pipeline.sink.config,

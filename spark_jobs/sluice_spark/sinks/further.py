@@ -31,10 +31,14 @@ from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
-__all__ = ["ALSO", "NO_FURTHER", "FurtherSinks", "Shared"]
+__all__ = ["ALSO", "NO_FURTHER", "TAKEN", "FurtherSinks", "Shared"]
 
 ALSO = "also"
 """The key of a commit's metadata that says what further sinks get of the batch."""
+
+TAKEN = "also_taken"
+"""The key in the metadata of the commit that closes an epoch: the further sinks that :meth:`FurtherSinks.examine` took
+as they are. The driver may die before they say so themselves."""
 
 _FOR_A_FIRST_SINK = re.compile(r"(; or, )?to (start over|write all rows again), .*")
 """What an error of a sink advises that is not true of a further one."""
@@ -112,11 +116,18 @@ class FurtherSinks:
 
     # --- before a run -------------------------------------------------------------------------------------------
 
-    def examine(self, *, leave: bool = False) -> list[str]:
+    @property
+    def taken(self) -> list[str]:
+        """The names of the sinks that :meth:`examine` took as they are."""
+        return sorted(self._taken)
+
+    def examine(self, first: Sink, *, leave: bool = False) -> list[str]:
         """Check each sink as :meth:`Sink.examine` does; return all warnings.
 
         Parameters
         ----------
+        first
+            The first sink. If its newest commit names a sink under :data:`TAKEN`, that one is taken as with ``leave``.
         leave
             Whether a table of which commits were rolled back is taken as it is; the log says so. It stays so with
             :meth:`begin_anew`.
@@ -127,7 +138,7 @@ class FurtherSinks:
                 told += sink.examine()
             except CheckpointError as error:
                 accept = getattr(sink, "accept", None) if isinstance(error, TakenBackError) else None
-                if accept is None or not leave:
+                if accept is None or not (leave or name in _named_as_taken(first)):
                     undo = _FOR_A_FIRST_SINK.sub("", error.next_step)
                     way = "take it as it is" if accept is not None else "give it another place in also, and go on"
                     error.next_step = f"{undo}{'; or ' if undo else ''}{way}: {begin_again(self.pipeline)}"
@@ -218,7 +229,7 @@ class FurtherSinks:
         batch
             The number of the commit that closed the epoch.
         """
-        for name in sorted(self._taken):
+        for name in self.taken:
             sink = self.sinks[name]
             there = sink.as_it_is()
             if there is not None:
@@ -403,6 +414,11 @@ class FurtherSinks:
             next_step="name it in also as it was, and run once: that brings the batch there. Then change the file. Or "
             f"go on without this batch there: {begin_again(self.pipeline)}",
         )
+
+
+def _named_as_taken(first: Sink) -> list[str]:
+    newest = next(iter(first.notes(newer_than=first.version() - 1)), None)
+    return list((newest or {}).get(TAKEN) or ())
 
 
 def _digest(config: SinkConfig) -> str:

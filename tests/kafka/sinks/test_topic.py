@@ -13,6 +13,7 @@ from tests.contract.sinks import SCHEMA, Kafka, commit, rows
 from tests.fixtures.runs import consume
 
 from sluice.errors import CheckpointError, ConfigError, SinkError
+from sluice_spark.sinks.kafka import marks
 from sluice_spark.sinks.kafka.cluster import Topic
 from sluice_spark.sinks.kafka.columns import _KEY, _PARTITION, _VALUE
 from sluice_spark.sinks.kafka.producer import Transactions
@@ -155,3 +156,16 @@ def test_kafka_case_stages_what_the_sink_reads(sending: Kafka) -> None:
     assert (record.key, json.loads(record.value)) == (b"5", {"id": 5, "name": "näme 5"})
     assert {key: value.decode() for key, value in record.headers}["_offset"] == "5"
     assert rows(0, 1).schema.names == SCHEMA.names
+
+
+def test_kafka_sink_keeps_the_accounts_of_its_newest_marks_in_memory(
+    sending: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for batch in range(3):
+        assert commit(sending, sending.writer(), batch, batch, batch + 1)
+    monkeypatch.setattr(marks, "WHOLE", 2)
+    sink = sending.writer()
+    assert [note["version"] for note in sink.notes(newer_than=-1)] == [2, 1]
+    assert [("accounts" in mark, mark["version"], bool(mark["staged"])) for mark in sink.marks()] == [
+        (False, 0, True), (True, 1, True), (True, 2, True),
+    ]  # fmt: skip

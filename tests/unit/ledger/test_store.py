@@ -6,8 +6,10 @@ import importlib
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import threading
 import traceback
 from collections.abc import Iterator
@@ -25,6 +27,7 @@ from tests.unit.ledger.conftest import derived, played, run, split
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import Ledger, schema, store
+from sluice.ledger.projection import PAGE
 from sluice.ledger.store import LedgerError, network_of, open_engine, reading
 
 PASSWORD = "hunter2"
@@ -52,6 +55,31 @@ def test_ledger_of_the_first_version_is_migrated_with_its_history(each_ledger: L
         f"UPDATE {schema.VERSION_TABLE} SET version_num = '0001'",
     )
     assert derived(Ledger.open(ledger_url)) == before
+
+
+MIGRATE = "import sys; from sluice.ledger import Ledger; Ledger.open(sys.argv[1])"
+
+
+def test_ledger_migration_that_was_killed_goes_on_and_keeps_earlier_versions_out(
+    each_ledger: Ledger, ledger_url: str
+) -> None:
+    idle = {"at": "2026-01-01T00:00:00.000+00:00", "type": "Idle", "pipeline": "p", "run": "r", "payload": {}}
+    with each_ledger._engine.begin() as connection:
+        connection.execute(schema.event.insert(), [idle] * (2 * PAGE))
+    run(each_ledger, "r", split(0, 6))
+    before = derived(each_ledger)
+    execute(each_ledger, f"UPDATE {schema.VERSION_TABLE} SET version_num = '0005'")
+    execute(each_ledger, "DROP INDEX sluice_event_type", "ALTER TABLE sluice_account DROP COLUMN closed")
+    killed = {**os.environ, "SLUICE_KILL_AT": "events-applied:2"}
+    died = subprocess.run([sys.executable, "-c", MIGRATE, ledger_url], env=killed, start_new_session=True)
+    assert died.returncode == -signal.SIGKILL
+    with each_ledger._engine.begin() as connection:
+        version = connection.execute(sa.text(f"SELECT version_num FROM {schema.VERSION_TABLE}")).scalar()
+    assert version == f"{schema.HEAD}:{2 * PAGE}"
+    with each_ledger._engine.connect() as connection, pytest.raises(ConfigError, match=version):
+        store._upgrade(connection)  # as an earlier version does, which knows no such version
+    with ThreadPoolExecutor(2) as pool:
+        assert [derived(ledger) for ledger in pool.map(Ledger.open, [ledger_url] * 2)] == [before] * 2
 
 
 def test_ledger_is_not_migrated_while_a_driver_of_an_earlier_version_writes_it(
@@ -103,8 +131,9 @@ def test_postgres_connection_has_a_timeout_unless_the_url_has_one() -> None:
     assert [call.kwargs["connect_args"] for call in create.call_args_list] == [{"connect_timeout": 10}, {}]
 
 
-def test_ledger_of_a_newer_version_is_refused(ledger: Ledger, sqlite_url: str) -> None:
-    execute(ledger, f"UPDATE {schema.VERSION_TABLE} SET version_num = '9999'")
+@pytest.mark.parametrize("version", ["9999", "9999:5"])
+def test_ledger_of_a_newer_version_is_refused(ledger: Ledger, sqlite_url: str, version: str) -> None:
+    execute(ledger, f"UPDATE {schema.VERSION_TABLE} SET version_num = '{version}'")
     with pytest.raises(ConfigError, match="9999"):
         Ledger.open(sqlite_url)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -9,6 +11,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from deltalake import DeltaTable
 from tests.fixtures.wal import EPOCH, Made
 
 from sluice.wal import WriteAheadLog
@@ -39,6 +42,23 @@ def test_wal_applied_batch_is_the_last_whose_offsets_and_all_before_are_applied(
     assert applied_batch(log, 1, {"t": {0: 30, 1: 30}}) == 2
     assert applied_batch(log, 1, {"t": {0: 30}}) == -1, "nothing of a partition was applied"
     assert applied_batch(log, 2, {"t": {0: 30, 1: 30}}) == -1, "another epoch"
+
+
+def test_wal_cleaning_removes_old_commits_once_no_batch_waits(tmp_path: Path) -> None:
+    made = Made(tmp_path / "log")
+    made.seal_lines(3, 10)
+    DeltaTable(str(tmp_path / "log")).create_checkpoint()
+    commits = sorted((tmp_path / "log" / "_delta_log").glob("*.json"))
+    long_ago = time.time() - timedelta(days=40) / timedelta(seconds=1)
+    for commit in commits[:-1]:
+        os.utime(commit, (long_ago, long_ago))
+    segments = made.log.segments()
+    made.log.clean(EPOCH, applied={1: 1})
+    assert all(commit.exists() for commit in commits), "batch 2 is found by its commit"
+    made.log.clean(EPOCH, applied={1: 2})
+    assert [commit for commit in commits if commit.exists()] == commits[-1:]
+    made.log.refresh()
+    assert (made.log.segments(), made.log.version(1)) == (segments, 2)
 
 
 @pytest.mark.parametrize("unit", ["ms", "us"])

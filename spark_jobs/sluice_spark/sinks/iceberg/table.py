@@ -1,16 +1,19 @@
 """An Iceberg table as a sink: Parquet files are staged below the table's location, and one snapshot commits them.
 
-The snapshot's summary holds the commit metadata (``sluice.note``); the table property ``sluice.mark.WRITER`` the
-writer's newest batch, in the same commit, since snapshots expire. Whether a batch is there is looked up in the state on
-which its commit is based: the catalog refuses the commit if the table has changed since (pyiceberg's own retries are
-off), and then both are done again. So a batch is there once.
+The snapshot's summary holds the commit metadata (``sluice.note``, compressed JSON); the table property
+``sluice.mark.WRITER`` the writer's newest batch, in the same commit, since snapshots expire. Whether a batch is there
+is looked up in the state on which its commit is based: the catalog refuses the commit if the table has changed since
+(pyiceberg's own retries are off), and then both are done again. So a batch is there once.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import uuid
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +32,7 @@ from sluice.storage import file_system
 from sluice_spark.sinks.base import NOTHING, Fence, Refusal, RowsRefusedError, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
+from sluice_spark.sinks.iceberg.expiry import AGE, expire
 from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
@@ -41,8 +45,14 @@ __all__ = ["IcebergTable", "opened"]
 _NOTE, _MARK, _AT, _OWNER = "sluice.note", "sluice.mark.", "sluice.at.", "sluice.pipeline"
 _MAPPING = "schema.name-mapping.default"
 _RETRIES = "commit.retry.num-retries"
-_PRUNED = {"write.metadata.delete-after-commit.enabled": "true", "write.metadata.previous-versions-max": "100"}
-"""Each commit writes a file with all snapshots: without this, all of these files would stay."""
+_BOUNDED = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    "commit.manifest-merge.enabled": "true",
+    AGE: str(5 * 86_400_000),
+}
+"""Each commit writes all snapshots to a file, and the names of all manifests to another one: without these settings of
+a new table, commits would get slower and slower."""
 _ATTEMPTS = 20
 
 
@@ -107,7 +117,9 @@ class IcebergTable(StagesParquet):
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
         """Yield the commit metadata of this writer's batches above a number, newest first."""
         table = self._table()
-        for _, note in _notes(table) if table is not None else ():
+        if table is None or _mark(table, self.app_id) <= newer_than:
+            return
+        for _, note in _notes(table):
             if note.get("app_id") == self.app_id:
                 if note["version"] <= newer_than:
                     return
@@ -245,13 +257,24 @@ class IcebergTable(StagesParquet):
         folders = [] if table is None else written_to(self.staging, batch)
         if not folders or table is None:
             return
-        with telling(self.path):
-            held = table.inspect.all_files().column("file_path").to_pylist()
-        names = {part for path in held for part in path.split("/")[:-1]}  # what others wrote is kept in folders below
+        number = int(batch.rpartition("-")[2])
+        note = next((note for note in self.notes(newer_than=number - 1) if note["version"] == number), {})
+        names = set(note.get("folders", ()))
+        if not names:  # its snapshot has expired, or an earlier version committed it
+            with telling(self.path):
+                held = table.inspect.all_files().column("file_path").to_pylist()
+            names = {part for path in held for part in path.split("/")[:-1]}  # of what others wrote, folders below
         fs, _ = file_system(self.staging)
         for folder in folders:
             if folder.rsplit("/", 1)[-1] not in names:
                 fs.rm(folder, recursive=True)
+
+    def settled(self) -> None:
+        """Expire old snapshots by the table's property: :func:`~sluice_spark.sinks.iceberg.expiry.expire`."""
+        table = self._table()
+        if table is not None and table.current_snapshot() is not None:
+            with telling(self.path), suppress(ice.CommitFailedException):  # the next run expires them
+                expire(table, below=f"{table.location().rstrip('/')}/batches/")
 
     # --- the commit --------------------------------------------------------------------------------------------
 
@@ -293,6 +316,7 @@ class IcebergTable(StagesParquet):
                     kept = gone.keep(self.staging, name, removed, names_of(table))
                     full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
                 self.refuse_missing(staged, "run again; remove orphan files only if they are older than a run takes")
+                full |= _folders_of(staged, kept)
                 try:
                     self._snapshot(table, [*staged.files, *kept.files], removed, full)
                 except (OverflowError, ValueError):
@@ -313,11 +337,11 @@ class IcebergTable(StagesParquet):
     def _snapshot(self, table: Table, files: Sequence[Any], removed: Mapping[str, Found], note: dict[str, Any]) -> None:
         root = table.location().rstrip("/")
         paths = [f"{root}/{file.path}" for file in files]
-        with table.transaction() as transaction:
+        with _with_newest(table).transaction() as transaction:
             if table.metadata.name_mapping() is None:  # the files have no ids of fields
                 transaction.set_properties({_MAPPING: table.schema().name_mapping.model_dump_json()})
-            update = transaction.update_snapshot(snapshot_properties={_NOTE: json.dumps(note)})
-            with update.overwrite() if removed else update.fast_append() as producer:
+            update = transaction.update_snapshot(snapshot_properties={_NOTE: _packed(note)})
+            with update.overwrite() if removed else update.merge_append() as producer:
                 for task in table.scan().plan_files() if removed else ():
                     if _relative(table, task.file.file_path) in removed:
                         producer.delete_data_file(task.file)
@@ -386,7 +410,7 @@ class IcebergTable(StagesParquet):
         try:
             columns = to_arrow_schema(nullable(schema), timezone="UTC")
             return catalog.create_table_if_not_exists(
-                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self._owner, **_PRUNED}
+                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self._owner, **_BOUNDED}
             )
         except Exception as error:
             if "UnsupportedPyArrowType" in type(error).__name__ or "UNSUPPORTED" in str(error):
@@ -463,9 +487,6 @@ class IcebergTable(StagesParquet):
 
 def _rolled_back(table: Table) -> Iterator[tuple[str, int]]:
     """Yield the writers whose newest commit is no longer part of the table, with its batch."""
-    newest: dict[str, int] = {}
-    for _, note in _notes(table):
-        newest.setdefault(str(note.get("app_id")), int(note["version"]))
     chain = {s.snapshot_id: s.sequence_number or 0 for s in ancestors_of(table.current_snapshot(), table.metadata)}
     oldest = min(chain.values(), default=-1)
     # else older snapshots have expired; the parent does not tell: pyiceberg removes it then
@@ -479,9 +500,27 @@ def _rolled_back(table: Table) -> Iterator[tuple[str, int]]:
             snapshot, sequence = map(int, at.split("@"))
             is_gone = snapshot not in chain and oldest < sequence
         else:  # of an earlier version, or the first format of tables, whose snapshots are not numbered
-            is_gone = newest.get(writer, -1 if whole else batch) < batch
+            newest = (int(note["version"]) for _, note in _notes(table) if note.get("app_id") == writer)
+            is_gone = next(newest, -1 if whole else batch) < batch
         if is_gone:
             yield writer, batch
+
+
+def _with_newest(table: Table) -> Table:
+    """Return the table with its newest snapshot alone, for a commit, which the catalog applies to the whole table.
+
+    pyiceberg copies all of a table's metadata about 18 times for a commit.
+    """
+    metadata, newest = table.metadata, table.current_snapshot()
+    few = {"snapshots": [newest] if newest else [], "snapshot_log": [], "metadata_log": metadata.metadata_log[:2]}
+    light = metadata.model_copy(update=few)
+    return Table(table.name(), light, table.metadata_location, table.io, table.catalog, table.config)
+
+
+def _folders_of(*added: Staged) -> dict[str, Any]:
+    """Return the commit metadata about the folders whose files a commit adds: ``folders``."""
+    found = sorted({file.path.split("/")[1] for each in added for file in each.files})
+    return {"folders": found} if found else {}
 
 
 def _mark(table: Table, writer: str) -> int:
@@ -493,7 +532,18 @@ def _notes(table: Table) -> Iterator[tuple[Snapshot, dict[str, Any]]]:
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         text = snapshot.summary.additional_properties.get(_NOTE) if snapshot.summary is not None else None
         if text is not None:
-            yield snapshot, json.loads(text)
+            yield snapshot, _unpacked(text)
+
+
+def _packed(note: Mapping[str, Any]) -> str:
+    """Return commit metadata as a text: each file of the table's metadata repeats that of all snapshots."""
+    return base64.b64encode(zlib.compress(json.dumps(note).encode(), 9)).decode()
+
+
+def _unpacked(text: str) -> dict[str, Any]:
+    # earlier versions wrote plain JSON
+    found = json.loads(text if text.startswith("{") else zlib.decompress(base64.b64decode(text)))
+    return dict(found)
 
 
 def _relative(table: Table, path: str) -> str:

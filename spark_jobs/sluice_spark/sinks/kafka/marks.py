@@ -19,6 +19,10 @@ from sluice_spark.sinks.kafka.cluster import NOTHING_COMMITTED, Cluster
 __all__ = ["newest", "read"]
 
 _TICK = 0.2
+WHOLE = 1000
+"""So many of the newest marks are kept whole in memory. Of others, :data:`_LASTING` is kept: a ledger that is further
+behind than this was restored from a copy."""
+_LASTING = ("app_id", "version", "attempt", "topic_id", "run", "staged", "rows", "schema")
 patience = 30.0
 """Seconds without a mark after which the next ones are hidden by somebody's transaction."""
 
@@ -26,7 +30,8 @@ patience = 30.0
 def read(cluster: Cluster, name: str, *, all_of_them: bool = True) -> list[dict[str, Any]]:
     """Return the commit metadata of all marks in the order of their commits; none if there is no such topic.
 
-    Each has ``sent``, when it was sent, in milliseconds since 1970.
+    Each has ``sent``, when it was sent, in milliseconds since 1970. All but the newest :data:`WHOLE` have ``cut`` and
+    no account.
 
     Parameters
     ----------
@@ -68,6 +73,9 @@ def _read(cluster: Cluster, partition: TopicPartition, end: int) -> list[dict[st
                     mark = _mark(message.value())
                     if mark is not None:
                         found.append({**mark, "sent": message.timestamp()[1]})
+                        if len(found) > WHOLE:
+                            old = found[-WHOLE - 1]
+                            found[-WHOLE - 1] = {k: old[k] for k in (*_LASTING, "sent") if k in old} | {"cut": True}
                     last = time.monotonic()
                 elif error.code() == KafkaError._PARTITION_EOF:
                     if (message.offset() or 0) >= end:

@@ -90,8 +90,10 @@ class KafkaTopic(KeepsStaged):
         return newest(self.marks(), self.app_id)
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
-        """Yield the commit metadata of this writer's batches above a number, newest first."""
+        """Yield the commit metadata of this writer's batches above a number, newest first, as far as it is whole."""
         for mark in reversed(self.marks()):
+            if "cut" in mark:
+                return
             if mark["app_id"] == self.app_id and mark["version"] > newer_than:
                 yield mark
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import uuid
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from fsspec.implementations.local import LocalFileSystem
 
 from sluice.storage import file_system
 
@@ -51,8 +53,11 @@ def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:
 
 def _folders(fs: AbstractFileSystem, base: str) -> list[str]:
     """Return the paths of all folders of attempts; by a listing, for a glob reads brackets in the path as a pattern."""
+    place = f"{base}/batches"
     try:
-        return [str(folder) for folder in fs.ls(f"{base}/batches", detail=False)]
+        if isinstance(fs, LocalFileSystem):  # whose ls asks for the state of each entry
+            return [f"{place}/{name}" for name in os.listdir(place)]
+        return [str(folder) for folder in fs.ls(place, detail=False)]
     except OSError:  # there is no folder yet; or it cannot be read, and what only cleans may wait
         return []
 

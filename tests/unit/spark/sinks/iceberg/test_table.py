@@ -24,7 +24,9 @@ from sluice.connections import Connection
 from sluice.errors import CheckpointError, ConfigError, SinkError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING
+from sluice_spark.sinks.iceberg import table
 from sluice_spark.sinks.iceberg.catalog import _properties
+from sluice_spark.sinks.iceberg.expiry import AGE
 from sluice_spark.sinks.iceberg.reading import columns_of, rows_of
 from sluice_spark.sinks.iceberg.table import IcebergTable
 from sluice_spark.sinks.parquet.slice import Slice
@@ -224,3 +226,68 @@ def test_iceberg_table_keeps_the_metadata_of_a_limited_number_of_commits(orders:
         commit(orders, sink, batch, batch, batch + 1)
     assert len(list(orders.root.glob("lake/**/*.metadata.json"))) == 3
     assert [note["version"] for note in orders.writer().notes(-1)] == [5, 4, 3, 2, 1, 0]
+
+
+def test_iceberg_old_snapshots_expire_with_the_files_that_only_they_need(orders: Iceberg) -> None:
+    for batch in range(30):
+        commit(orders, orders.writer(), batch, batch, batch + 1)
+    interval = orders.writer("interval:x")
+    staged = orders.stage(interval, 0, rows(4, 5, "again"), "p-i1")
+    gone, name = Slice([OffsetRange("t", 0, 4, 5)]), "p-i1-000000"
+    assert interval.replace(gone, staged, orders.schema, 0, note("again", 0), name=name) is not None
+    commit(orders, orders.writer(), 30, 30, 31)
+    writer, held = orders.writer(), orders.held()
+    writer.settled()
+    assert len(orders.table.snapshots()) == 32, "none is five days old"
+    few = {AGE: "0", "history.expire.min-snapshots-to-keep": "3"}
+    orders.table.transaction().set_properties(few).commit_transaction()
+    orders.table.manage_snapshots().create_tag(orders.table.snapshots()[0].snapshot_id, "theirs").commit()
+    writer.settled()
+    assert len(orders.table.snapshots()) == 32, "somebody named one"
+    orders.table.manage_snapshots().remove_tag("theirs").commit()
+    files = data_files(orders)
+    writer.settled()
+    assert len(orders.table.snapshots()) == 3
+    assert files - data_files(orders) == set(), "the snapshot before the interval is kept"
+    oldest = orders.table.snapshots()[0].snapshot_id
+    assert orders.table.scan(snapshot_id=oldest).to_arrow()["_run"].to_pylist() == ["r"] * 30
+    for batch in range(31, 60):
+        commit(orders, orders.writer(), batch, batch, batch + 1)
+    files = data_files(orders)
+    orders.writer().settled()
+    (removed,) = files - data_files(orders)
+    assert "p-e1-000004" in removed
+    assert orders.held() == {**held, **dict.fromkeys(range(31, 60), "r")}
+    assert orders.writer().version() == 59
+    needed = {path.rsplit("/", 1)[-1] for snapshot in orders.table.snapshots() for path in needed_by(orders, snapshot)}
+    there = {file.name for file in (orders.root / "lake").rglob("*.avro")}
+    assert there == needed
+
+
+def test_iceberg_manifests_are_merged(orders: Iceberg) -> None:
+    commit(orders, orders.writer(), 0, 0, 1)
+    orders.table.transaction().set_properties({"commit.manifest.min-count-to-merge": "5"}).commit_transaction()
+    for batch in range(1, 12):
+        commit(orders, orders.writer(), batch, batch, batch + 1)
+    assert len(orders.table.current_snapshot().manifests(orders.table.io)) < 5
+    assert orders.held() == dict.fromkeys(range(12), "r")
+
+
+def data_files(orders: Iceberg) -> set[str]:
+    return {str(file) for file in (orders.root / "lake").rglob("*.parquet")}
+
+
+def needed_by(orders: Iceberg, snapshot: Any) -> list[str]:
+    """Return the manifest list and the manifests of a snapshot."""
+    return [snapshot.manifest_list, *(m.manifest_path for m in snapshot.manifests(orders.table.io))]
+
+
+def test_iceberg_commit_metadata_of_an_earlier_version_is_read(
+    orders: Iceberg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "_packed", json.dumps)
+    commit(orders, orders.writer(), 0, 0, 1)
+    monkeypatch.undo()
+    orders.connect()
+    commit(orders, orders.writer(), 1, 1, 2)
+    assert [known["version"] for known in orders.writer().notes(newer_than=-1)] == [1, 0]

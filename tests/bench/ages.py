@@ -1,0 +1,209 @@
+"""Whether a run costs more the more runs were before it: 10,000 runs an hour apart, simulated without Spark.
+
+Each kind of durable state takes the commits that runs write, with the accounts of 12 partitions, and is read as a run
+reads it. Files get the times that they would have.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from abc import ABC, abstractmethod
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from tests.bench.harness import Bench, Goal, Options, median
+from tests.contract import sinks
+from tests.fixtures.books import split
+from tests.fixtures.ledgers import attempt
+from tests.fixtures.postgres import Server, binaries, server
+from tests.fixtures.wal import EPOCH, Made, record
+
+from sluice.cli.output import err, print_table
+from sluice.ledger import Ledger
+from sluice_spark.runs.tables import KEEPS_HISTORY
+from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.iceberg.expiry import AGE
+
+__all__ = ["ages"]
+
+_YOUNG, _AROUND = 1_000, 50
+"""The run to compare with, when what is kept for 30 days is there, and so many runs on each side of one, whose median
+is its time: 100, as many as Delta's commits between two checkpoints."""
+_PARTITIONS, _DAY, _KEPT = 12, 24, 5 * 24
+_HOUR = 3600.0
+
+
+def ages(bench: Bench, options: Options) -> dict[str, Any]:
+    """Compare the last of 10,000 runs with the 1,000th, for each kind of durable state."""
+    young, last = (100, 300) if options.quick else (_YOUNG, 10_000)
+    rows, met = list[dict[str, Any]](), True
+    programs = binaries()
+    with ExitStack() as stack:
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        postgres = stack.enter_context(server(programs)) if programs else None
+        for kind in (Delta, Iceberg, Postgres, Log, Accounts):
+            if kind is Postgres and postgres is None:
+                err.print("no PostgreSQL server binaries here: left out")
+                continue
+            life = kind(bench.scratch / f"ages-{kind.__name__}", last, patch, postgres)
+            spent, half = [], 0
+            for number in range(last + _AROUND):
+                began = time.perf_counter()
+                life.run(number)
+                spent.append(time.perf_counter() - began)
+                life.between(number)
+                half = life.metadata() if number == last // 2 else half
+            first, then, now = (median(spent[n : n + 2 * _AROUND]) for n in (0, young - _AROUND, last - _AROUND))
+            row: dict[str, Any] = {"state": kind.__name__, "ms, runs 1 to 100": round(first * 1000, 1)}
+            row |= {f"ms, run {young:,}": round(then * 1000, 1), f"ms, run {last:,}": round(now * 1000, 1)}
+            row |= {"ratio": round(now / then, 2), "kB half way": round(half / 1000)}
+            row |= {"kB at last": round(life.metadata() / 1000)}
+            met &= Goal(f"run {last:,} / run {young:,}", 1.1).judge(now / then, str(row))["met"]
+            rows.append(row)
+    print_table(rows, list(rows[0]))
+    return {"title": f"ages: run {last:,} against run {young:,}", "rows": rows, "goal": 1.1, "met": met}
+
+
+class _Life(ABC):
+    """One kind of durable state, and its runs."""
+
+    def __init__(self, root: Path, runs: int, patch: pytest.MonkeyPatch, postgres: Server | None) -> None:
+        self.root, self.patch, self.postgres = root, patch, postgres
+        self.began = time.time() - runs * _HOUR
+        root.mkdir()
+        self.prepare()
+
+    @abstractmethod
+    def prepare(self) -> None:
+        """Make the place."""
+
+    @abstractmethod
+    def run(self, number: int) -> None:
+        """Read and write what a run reads and writes."""
+
+    def between(self, number: int) -> None:  # noqa: B027 - few need anything
+        """Do what happens between runs."""
+
+    @abstractmethod
+    def metadata(self) -> int:
+        """Return the size of what is no record, in bytes."""
+
+    def date(self, folder: Path, number: int) -> None:
+        """Give new files the time at which their run would have made them."""
+        when = self.began + number * _HOUR
+        for entry in os.scandir(folder):
+            if entry.stat().st_mtime > when + _HOUR / 2:
+                os.utime(entry.path, (when, when))
+
+
+class _Sink(_Life):
+    case: type[sinks.SinkCase]
+
+    def prepare(self) -> None:
+        request = SimpleNamespace(
+            getfixturevalue=lambda _: self.postgres.url if self.postgres else "", addfinalizer=lambda _: None
+        )
+        self.sink = self.case(self.root, self.patch, request)  # type: ignore[arg-type]
+
+    def run(self, number: int) -> None:
+        sink = self.sink.writer()
+        held = sink.version()
+        list(sink.notes(newer_than=held))
+        note = {"pipeline": "p", "run": f"run-{number}", "accounts": [a.as_dict() for a in _accounts(number)]}
+        staged = self.sink.stage(sink, number, sinks.rows(number, number + 1))
+        assert sink.commit(staged, self.sink.schema, number, note)
+        sink.sweep(f"p-e1-{number:06d}")
+
+
+class Delta(_Sink):
+    case = sinks.Delta
+
+    def between(self, number: int) -> None:
+        self.date(self.root / "out" / "_delta_log", number)
+
+    def metadata(self) -> int:
+        return _size(self.root / "out" / "_delta_log")
+
+
+class Iceberg(_Sink):
+    case = sinks.Iceberg
+
+    def run(self, number: int) -> None:
+        super().run(number)
+        if number == 0:  # the clock of snapshots cannot be set: by their number, which stands for five days
+            few = {AGE: "0", "history.expire.min-snapshots-to-keep": str(_KEPT)}
+            self.sink.table.transaction().set_properties(few).commit_transaction()  # type: ignore[attr-defined]
+        self.sink.writer().settled()
+
+    def metadata(self) -> int:
+        return sum(_size(folder) for folder in (self.root / "lake").rglob("metadata"))
+
+
+class Postgres(_Sink):
+    case = sinks.Postgres
+
+    def metadata(self) -> int:
+        found = self.sink.execute(
+            "SELECT sum(pg_total_relation_size(oid)) FROM pg_class WHERE relname = 'sluice_batch'"
+        )  # type: ignore[attr-defined]
+        return int(found[0][0] or 0)
+
+
+class _Landed(Made):
+    @property
+    def table(self) -> DeltaSink:
+        return DeltaSink(str(self.root), self.log.app_id(self.epoch), settings=KEEPS_HISTORY)
+
+
+class Log(_Life):
+    def prepare(self) -> None:
+        self.made = _Landed(self.root / "log")
+
+    def run(self, number: int) -> None:
+        self.made.seal(number, [[record(number)]])
+        log = self.made.log
+        assert len(log.segments(epoch=1, batch=number)) == 1
+        log.clean(EPOCH + timedelta(seconds=number - 7 * _DAY), applied={1: number}, thorough=False)
+
+    def between(self, number: int) -> None:
+        self.date(self.root / "log" / "_delta_log", number)
+
+    def metadata(self) -> int:
+        return _size(self.root / "log" / "_delta_log")
+
+
+class Accounts(_Life):
+    def prepare(self) -> None:
+        self.url = f"sqlite:///{self.root}/ledger.db"
+
+    def run(self, number: int) -> None:
+        ledger, accounts = Ledger.open(self.url), _accounts(number)
+        for ask in (ledger.epoch, ledger.topic_ids, ledger.leaders, ledger.last_batches, ledger.interval_keys):
+            ask("p")
+        ledger.paces("p", limit=5)
+        ledger.furthest("p", 1)
+        ledger.lost("p")
+        with attempt(
+            ledger, f"run-{number}", *(a.range for a in accounts), state="done", closed={"seconds": 1.0}
+        ) as own:
+            ledger.batch_started(own, epoch=1, batch=number)
+            ledger.batch_committed(own, epoch=1, batch=number, accounts=accounts)
+            ledger.judged(own, "p", f"run-{number}", verdict="passed", judgement={})
+        ledger.announced("p", f"run-{number}", upto=ledger.unannounced("p", f"run-{number}").upto, version=None)
+        ledger.account("p", f"run-{number}")
+
+    def metadata(self) -> int:
+        return _size(self.root)
+
+
+def _accounts(number: int) -> list[Any]:
+    return [split(100 * number, 100 * number + 100, partition) for partition in range(_PARTITIONS)]
+
+
+def _size(folder: Path) -> int:
+    return sum(entry.stat().st_size for entry in os.scandir(folder) if entry.is_file())
