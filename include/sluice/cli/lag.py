@@ -27,7 +27,7 @@ STDOUT = "-"
 """The file name that means stdout."""
 
 _COLUMNS = ("pipeline", "topic", "partition", "status", "position", "start", "end", "lag", "age", "share", "lost")
-_CALM = (Status.OK, Status.NEW, Status.BACKLOG)
+_CALM = (Status.OK, Status.NEW, Status.BACKLOG, Status.CLOCK)
 
 
 def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, metrics: str | None) -> int:
@@ -58,7 +58,7 @@ def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, m
 def exit_code(found: Iterable[Backlog]) -> int:
     """Return the exit code for the worst pipeline.
 
-    0: within the limits. 1: over the limits, or a status worse than BACKLOG. If the lag is unknown, the exit code of
+    0: within the limits. 1: over the limits, or a status worse than CLOCK. If the lag is unknown, the exit code of
     the error: 20 if no broker answers, 23 if it refuses, 10 if a topic does not exist.
     """
     worst = max(found, key=lambda b: (b.verdict.severity, b.over), default=None)

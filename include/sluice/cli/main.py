@@ -228,6 +228,7 @@ def lag(
     OK         nothing waits
     NEW        nothing was read yet
     BACKLOG    records wait
+    CLOCK      the first unread record is from the future
     GROWING    over the limits, and each run finds more
     UNKNOWN    no answer
     STUCK      three runs failed at the same position
@@ -237,7 +238,7 @@ def lag(
     AUTH       the broker refused access
 
     Exit codes (with several pipelines, the worst one decides):
-     0 OK, NEW or BACKLOG, within the limits of the pipeline file (key lag)
+     0 OK, NEW, BACKLOG or CLOCK, within the limits of the pipeline file (key lag)
      1 over the limits, or worse
     10 UNKNOWN: a topic or connection does not exist, or a file is not valid
     20 UNKNOWN: no broker answers

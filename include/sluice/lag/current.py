@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -20,9 +20,12 @@ from sluice.run.held import surely_held
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.clusters import bare, bare_positions, named
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.state import TopicState
+from sluice.sources.state import FirstUnread, Key, TopicState
 
 __all__ = ["active", "backlog", "waiting"]
+
+_SAMPLES = (0.0, 0.25, 0.5, 0.75)
+"""Where records are looked at if the first unread one is from the future: shares of the unread offsets."""
 
 
 def backlog(
@@ -117,12 +120,33 @@ def _times(
             {key: span[1] for key, span in behind.items()},
             isolation_level=isolation_level,
         )
+        known["first_unread"] |= _behind_future(cluster, behind, known["first_unread"], isolation_level, now)
         unknown = set(behind) - set(known["first_unread"])
         if unknown and limits.max_age is not None:
             moment = (now or datetime.now(UTC)) - limits.max_age
             known["at_age_limit"] = cluster.at_time(unknown, moment, isolation_level=isolation_level)
         known["retention"] = cluster.retention({p.topic for p in found.partitions})
     return known
+
+
+def _behind_future(
+    cluster: Cluster,
+    behind: Mapping[Key, tuple[int, int]],
+    first: Mapping[Key, FirstUnread],
+    isolation_level: str,
+    now: datetime | None,
+) -> dict[Key, FirstUnread]:
+    """Return the first unread records that are from the future, with the times of some records behind them."""
+    moment = (now or datetime.now(UTC)).timestamp()
+    ahead = {key: found for key, found in first.items() if found.is_ahead(moment)}
+    others: dict[Key, list[float]] = {key: [] for key in ahead}
+    for share in _SAMPLES if ahead else ():
+        starts = {key: start + 1 + int((end - start - 1) * share) for key in ahead for start, end in [behind[key]]}
+        starts = {key: start for key, start in starts.items() if start < behind[key][1]}
+        ends = {key: behind[key][1] for key in starts}
+        for key, found in cluster.first_unread(starts, ends, isolation_level=isolation_level).items():
+            others[key] += [] if found.time is None else [found.time]
+    return {key: replace(found, others=tuple(others[key])) for key, found in ahead.items()}
 
 
 def active(pipeline: Pipeline, ledger: Callable[[], Ledger]) -> str:

@@ -15,7 +15,7 @@ from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status, signs_of
 from sluice.ranges import Positions
-from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState
+from sluice.sources.state import AHEAD, FirstUnread, Key, PartitionState, TopicState
 
 __all__ = ["measure"]
 
@@ -154,18 +154,22 @@ def _timed(
 ) -> PartitionLag:
     if part.records is None or part.next is None or part.start is None:
         return part
-    first, age, late = first_unread.get(part.key), None, None
+    first, age, late, ahead = first_unread.get(part.key), None, None, False
     if part.records == 0 or (first is not None and first.time is None):
         age = 0.0
     elif first is not None and first.time is not None:
-        age = max(0.0, now.timestamp() - first.time)  # a producer's clock may be ahead
+        ahead = first.is_ahead(now.timestamp())
+        told = [moment for moment in (first.time, *first.others) if moment <= now.timestamp() + AHEAD]
+        age = max(0.0, now.timestamp() - min(told)) if told else None
+        late = None if told else True  # how long they have waited cannot be known, and a run ends that
     elif part.key in at_age_limit:
         limit = at_age_limit[part.key]
         late = limit is None or max(part.next, part.start) < limit
     share = None
     if age is not None and retention:
         share = age / retention.total_seconds()
-    return replace(part, age=age, share=share, late=late, clock=first.clock if first else None)
+    signs = part.signs | ({Status.CLOCK} if ahead else set())
+    return replace(part, age=age, share=share, late=late, clock=first.clock if first else None, signs=signs)
 
 
 def _rises(history: Sequence[PastRun]) -> bool:

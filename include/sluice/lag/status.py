@@ -19,6 +19,8 @@ class Status(StrEnum):
     """No run has read it yet; the next one starts at the file's ``starting_offsets``."""
     BACKLOG = "BACKLOG"
     """Records wait, as is normal between two runs. The limits define how many are too many."""
+    CLOCK = "CLOCK"
+    """The first unread record is from the future, by its producer's clock. The age is that of others behind it."""
     GROWING = "GROWING"
     """Over the limits, and each of the last three successful runs found more records than the one before."""
     UNKNOWN = "UNKNOWN"

@@ -64,16 +64,26 @@ class TopicState:
         return is_another(known_id, self.topic_id)
 
 
+AHEAD = 60.0
+"""Seconds by which clocks may differ."""
+
+
 @dataclass(frozen=True)
 class FirstUnread:
     """The first record at or after a position that a run would read.
 
     ``time`` is its Kafka timestamp in seconds since 1970 (UTC); ``clock`` is ``CreateTime`` (set by the producer) or
-    ``LogAppendTime`` (set by the broker). ``time`` is None if there are only markers and gaps up to the end.
+    ``LogAppendTime`` (set by the broker). ``time`` is None if there are only markers and gaps up to the end. ``others``
+    are the times of records behind it, where they were asked for.
     """
 
     time: float | None
     clock: str | None = None
+    others: tuple[float, ...] = ()
+
+    def is_ahead(self, now: float) -> bool:
+        """Return whether its producer's clock was ahead of this time by more than :data:`AHEAD`."""
+        return self.time is not None and self.time > now + AHEAD
 
 
 def stream_id(source: str | None, own: str | None) -> str:

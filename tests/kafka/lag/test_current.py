@@ -147,6 +147,18 @@ def test_lag_of_an_open_transaction_is_pending_and_a_marker_has_no_age(
     assert p.look().partitions[0].pending == 0
 
 
+@pytest.mark.parametrize("others", [1, 20])
+def test_lag_behind_a_record_from_the_future_has_the_age_of_others(
+    line: Callable[..., Line], topics: Topics, others: int
+) -> None:
+    p = line()
+    fill(topics, p, 1, aged=-3000)  # a broker takes no more than an hour, by default
+    fill(topics, p, others, aged=7200)
+    found = p.look(limits=Limits(None, timedelta(hours=1)))
+    assert (found.verdict, found.over) == (Status.CLOCK, True)
+    assert found.age == pytest.approx(7200, abs=30)
+
+
 def test_lag_has_an_age_and_a_share_of_the_retention_time(line: Callable[..., Line], topics: Topics) -> None:
     p = line(retention_ms=1_000_000)
     fill(topics, p, 1, aged=250)

@@ -136,7 +136,7 @@ def test_lag_shows_the_error_that_waiting_fixes_least(errors: list[SluiceError],
 
 
 def test_lag_statuses_are_ordered_by_severity() -> None:
-    order = ["OK", "NEW", "BACKLOG", "GROWING", "UNKNOWN", "STUCK", "REWOUND", "LOST", "RECREATED", "AUTH"]
+    order = ["OK", "NEW", "BACKLOG", "CLOCK", "GROWING", "UNKNOWN", "STUCK", "REWOUND", "LOST", "RECREATED", "AUTH"]
     assert [s.value for s in Status] == order
     for mild, severe in zip(list(Status), list(Status)[1:], strict=False):
         assert Status.worst([mild, severe, mild]) is severe
@@ -149,12 +149,25 @@ def test_lag_has_the_age_of_the_oldest_first_unread_record() -> None:
     later = measure("p", {"t": {0: 4}}, [topic((0, 10))], first_unread={("t", 0): ago(60)}, now=NOW + 60 * MINUTE)
     assert later.age == 3660.0, "by the wall clock"
     assert at(10, (0, 10)).age == 0.0
-    assert at(4, (0, 10), first_unread={("t", 0): ago(-3600)}).age == 0.0, "of a record from the future"
+    assert at(4, (0, 10), first_unread={("t", 0): ago(-59)}).age == 0.0, "clocks differ"
     # a transaction's marker is no record; the last one is behind the last record, where no run reads on
     marker = at(9, (0, 10), first_unread={("t", 0): FirstUnread(None)}, limits=Limits(5, timedelta(seconds=1)))
     assert (marker.records, marker.age, marker.over) == (1, 0.0, False)
     unknown = at(4, (0, 10), limits=Limits(None, timedelta(0), 0.0))
     assert (unknown.age, unknown.share, unknown.over) == (None, None, False)
+
+
+@pytest.mark.parametrize(
+    ("behind", "age", "over"),
+    [((), None, True), ((-7200, -3600), None, True), ((-3600, 30, 90), 90.0, True), ((59,), 59.0, False)],
+)
+def test_lag_behind_a_record_from_the_future_has_the_age_of_others(
+    behind: tuple[int, ...], age: float | None, over: bool
+) -> None:
+    others = tuple((NOW - timedelta(seconds=seconds)).timestamp() for seconds in behind)
+    first = {("t", 0): replace(ago(-3600), others=others)}
+    backlog = at(4, (0, 10), first_unread=first, limits=Limits(None, MINUTE))
+    assert (backlog.verdict, backlog.age, backlog.over) == (Status.CLOCK, age, over)
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ export function el(tag, attributes = {}, ...children) {
 const TONES = {
   passed: "good", done: "good", OK: "good", success: "good",
   warned: "warn", BACKLOG: "calm", NEW: "calm", empty: "calm", open: "busy", running: "busy",
-  GROWING: "warn", UNKNOWN: "warn", abandoned: "warn",
+  CLOCK: "warn", GROWING: "warn", UNKNOWN: "warn", abandoned: "warn",
   failed: "bad", error: "bad", held: "bad", STUCK: "bad", REWOUND: "bad", LOST: "bad", RECREATED: "bad", AUTH: "bad",
 };
 
