@@ -21,7 +21,7 @@ def main() -> None:
     parser.add_argument("--run", required=True, help="the id of a run in the ledger")
     args = parser.parse_args()
     pipeline, home, ledger = load(args.pipeline), Home.from_env(), Ledger.open()
-    found = ledger.known_run(pipeline.name, args.run)
+    found = ledger.ended_run(pipeline.name, args.run)
     judge = Judge(pipeline, home, args.run)
     judge.warm_up()
     judge.check()

@@ -9,7 +9,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import schema
 from sluice.ledger.deeds import REDRIVEN, Deeds
 from sluice.ledger.lease import Lease
@@ -92,6 +92,33 @@ class LedgerQueries(Deeds):
             names = [known.run for known in self.runs(pipeline, limit=1000)]
             raise UnknownRunError(pipeline, run_id, get_close_matches(run_id, names, 3, 0.6))
         return row
+
+    def ended_run(self, pipeline: str, run_id: str) -> RunRow:
+        """Return one run that has ended, well or not: only such a run can be judged.
+
+        Raises
+        ------
+        UnknownRunError
+            If the ledger does not have it.
+        LeaseHeldError
+            If its driver is at work.
+        ConfigError
+            If its driver died, and no run has closed it since.
+        """
+        row = self.known_run(pipeline, run_id)
+        if row.state != "open":
+            return row
+        if run_id in self.at_work(pipeline).values():
+            raise LeaseHeldError(
+                f"run {run_id!r} of {pipeline!r} is at work: it has no end yet that could be judged",
+                state="nothing was judged; the run goes on",
+                next_step="try again when it has ended",
+            )
+        raise ConfigError(
+            f"run {run_id!r} of {pipeline!r} never ended: its driver died",
+            state="nothing was judged; what it committed is in the sink, and the rest of its records is unread",
+            next_step="run it again: it goes on where it stopped, and is judged at its end",
+        )
 
     def runs(
         self, pipeline: str | None = None, *, state: str | None = None, kind: str | None = None, limit: int = 20

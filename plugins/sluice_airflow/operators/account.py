@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError, SluiceError
-from sluice.ledger import Ledger, Unannounced, UnknownRunError
+from sluice.errors import ConfigError
+from sluice.ledger import Ledger, Unannounced
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import joined
 from sluice.run.verdict import headed
@@ -16,7 +16,7 @@ from sluice_airflow import metrics
 from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
-from sluice_airflow.operators.bounded_run import ingest_before
+from sluice_airflow.operators.bounded_run import run_before
 from sluice_airflow.sink import version_of
 from sluice_airflow.window import run_window
 
@@ -75,6 +75,8 @@ class AccountOperator(BaseOperator):
     ------
     AirflowFailException
         When a task before this one failed.
+    SluiceError, LeaseHeldError
+        When the run has not ended well: the task that runs it was marked as success.
     AirflowSkipException
         When all tasks before this one were skipped: there was no run.
     """
@@ -102,21 +104,15 @@ class AccountOperator(BaseOperator):
         ledger = Ledger.open()
         try:
             self.run_id = run_window(context, pipeline, self.run_id).run_id
-            account = ledger.account(name, self.run_id)
-        except ConfigError as error:
+            account = ledger.account(name, self.run_id) if failed else self._account(ledger, name)
+        except ConfigError:
             if failed:
                 raise Hopeless(
                     "the run failed before it was planned: there is no account, and this DAG run ends as failed",
                     state="the ledger has nothing of this run",
                     next_step="read the log of the first task that failed, then clear that task",
                 ) from None
-            if not isinstance(error, UnknownRunError):
-                raise
-            raise SluiceError(
-                f"the ledger has no run {self.run_id!r} of {name!r}",
-                state="there is nothing to account for",
-                next_step=f"clear {ingest_before(self)} of this DAG run first",
-            ) from None
+            raise
         accounts = ledger.accounts(name, self.run_id)
         self.log.info("Run %s, verdict %s\n%s", self.run_id, account["verdict"], account_table(accounts))
         for reason in headed(account["verdict"], account.get("reasons", [])):
@@ -130,6 +126,10 @@ class AccountOperator(BaseOperator):
             )
         self._announce(pipeline, account, ledger, context)
         return account
+
+    def _account(self, ledger: Ledger, name: str) -> dict[str, Any]:
+        run_before(self, name, self.run_id, "account for")
+        return ledger.account(name, self.run_id)
 
     def _announce(self, pipeline: Pipeline, account: dict[str, Any], ledger: Ledger, context: Context) -> None:
         name, news = pipeline.name, ledger.unannounced(pipeline.name, self.run_id)

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import HeldError, SluiceError
+from sluice.errors import ConfigError, HeldError, SluiceError
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.submit import bounded_run
-from sluice.ledger import Ledger, UnknownRunError
+from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import load
 from sluice.ranges import joined
 from sluice.recovery import Recovery, Route
@@ -27,7 +27,7 @@ from sluice_airflow.window import run_window
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
-__all__ = ["BoundedRunOperator", "ingest_before"]
+__all__ = ["BoundedRunOperator", "ingest_before", "run_before"]
 
 
 class BoundedRunOperator(SubmitOperator):
@@ -153,6 +153,37 @@ class BoundedRunOperator(SubmitOperator):
         accounts = ledger.accounts(pipeline, self.run_id)
         self.log.info("Account of run %s\n%s", self.run_id, account_table(accounts))
         return {**account, "ranges": [r.as_list() for r in joined(a.range for a in accounts)]}
+
+
+def run_before(task: BaseOperator, pipeline: str, run_id: str, doing: str) -> RunRow:
+    """Return the run of the ingest task before this one, which must have ended well: others are not judged.
+
+    A person may have marked a task that was running, or had failed, as success.
+
+    Parameters
+    ----------
+    doing
+        What this task does, as "there is nothing to DOING".
+
+    Raises
+    ------
+    LeaseHeldError
+        If its driver is at work.
+    SluiceError
+        If the ledger does not have it, or it failed or never ended.
+    """
+    clear = f"clear {ingest_before(task)} of this DAG run first"
+    try:
+        row = Ledger.open().ended_run(pipeline, run_id)
+    except ConfigError as error:
+        raise SluiceError(error.what, state=f"there is nothing to {doing}", next_step=clear) from None
+    if row.state != "done" and row.verdict is None:
+        raise SluiceError(
+            f"run {run_id!r} of {pipeline!r} ended as {row.state}",
+            state=f"there is nothing to {doing}: records that it did not read still wait",
+            next_step=clear,
+        )
+    return row
 
 
 def ingest_before(task: BaseOperator) -> str:

@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import QualityError, SluiceError
 from sluice.launch.submit import validate_sink
-from sluice.ledger import Ledger, RunRow, UnknownRunError
+from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline, load
 from sluice.run.held import FAILED, settling
 from sluice.run.redriving import way_out
@@ -19,7 +19,7 @@ from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import table
-from sluice_airflow.operators.bounded_run import ingest_before
+from sluice_airflow.operators.bounded_run import run_before
 from sluice_airflow.operators.submit import SubmitOperator
 from sluice_airflow.window import run_window
 
@@ -51,6 +51,8 @@ class ValidateOperator(SubmitOperator):
 
     Raises
     ------
+    SluiceError, LeaseHeldError
+        When the run has not ended well, and has no verdict: the task that runs it was marked as success.
     QualityError
         When the verdict is ``failed`` or ``error``, nobody accepted it, and the file does not say ``on_failed: warn``.
     AirflowSkipException
@@ -104,14 +106,7 @@ class ValidateOperator(SubmitOperator):
         return lineage.of_validate(pipeline, (row.judgement if row else None) or {})
 
     def _row(self, pipeline: Pipeline) -> RunRow:
-        try:
-            return Ledger.open().known_run(pipeline.name, self.run_id)
-        except UnknownRunError as error:
-            raise SluiceError(
-                error.what,
-                state="there is nothing to judge",
-                next_step=f"clear {ingest_before(self)} of this DAG run first",
-            ) from None
+        return run_before(self, pipeline.name, self.run_id, "judge")
 
     def _must_judge(self, row: RunRow, context: Context) -> bool:
         if row.verdict is None:

@@ -18,12 +18,14 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import RetryAction
 from airflow.sdk.exceptions import AirflowSkipException
 from tests.airflow.conftest import SECRET, FakeSpark
+from tests.fixtures.ledgers import attempt
 from tests.fixtures.runs import await_that
 
-from sluice.errors import ConfigError, OffsetsGoneError, QualityError, Retry, SluiceError
+from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, QualityError, Retry, SluiceError
 from sluice.ledger import Ledger
 from sluice.run.decision import accept
 from sluice_airflow.links.spark_ui import SparkUiLink
+from sluice_airflow.operators.account import AccountOperator
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
 from sluice_airflow.operators.validate import ValidateOperator
 from sluice_airflow.retry import TypedRetryPolicy
@@ -374,3 +376,22 @@ def test_validate_is_skipped_by_the_form_and_fails_without_a_run(make: Any, spar
         make(ValidateOperator).execute(context())
     assert "ingest" in caught.value.next_step
     assert caught.value.retry is Retry.AS_THE_TASK_SAYS
+
+
+@pytest.mark.parametrize("end", ["at work", "died", "failed"])
+@pytest.mark.parametrize(
+    ("operator", "more"), [(ValidateOperator, {}), (AccountOperator, {"name": "p", "run_id": "manual__1"})]
+)
+def test_validate_and_account_refuse_a_run_whose_task_was_marked_as_success_before_its_end(
+    make: Any, spark: FakeSpark, context: Any, operator: Any, more: dict[str, str], end: str
+) -> None:
+    ledger = Ledger.open()
+    with attempt(ledger, "manual__1", state="failed" if end == "failed" else None):
+        if end == "at work":
+            with pytest.raises(LeaseHeldError, match="at work"):
+                make(operator, **more).execute(context())
+    if end != "at work":
+        with pytest.raises(SluiceError, match="never ended" if end == "died" else "ended as failed") as caught:
+            make(operator, **more).execute(context())
+        assert "clear the ingest task" in caught.value.next_step
+    assert (spark.calls, ledger.known_run("p", "manual__1").verdict) == ({}, None)
