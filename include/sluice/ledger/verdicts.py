@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -90,9 +91,10 @@ class Verdicts(LedgerQueries):
         table, events = schema.run, schema.event
         begun = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
         begun = begun.group_by(events.c.run).order_by(sa.func.max(events.c.id).desc())
-        names = [row["run"] for row in self._rows(begun)]
-        for start in range(0, len(names), _AT_ONCE):
-            some = names[start : start + _AT_ONCE]
+        for start in itertools.count(0, _AT_ONCE):
+            some = [row["run"] for row in self._rows(begun.limit(_AT_ONCE).offset(start))]
+            if not some:
+                break
             ever = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "Judged")
             query = sa.select(table).where(
                 table.c.pipeline == pipeline,

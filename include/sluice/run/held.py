@@ -11,7 +11,17 @@ from sluice.pipeline import Pipeline
 from sluice.run.retraction import retractable
 from sluice.run.verdict import causes, faults
 
-__all__ = ["FAILED", "FRESHNESS", "holder", "only_late", "refuse_held", "settling", "surely_held", "waiting"]
+__all__ = [
+    "FAILED",
+    "FRESHNESS",
+    "holder",
+    "only_late",
+    "refuse_held",
+    "settling",
+    "surely_held",
+    "unsettled",
+    "waiting",
+]
 
 FAILED = ("failed", "error")
 """The verdicts that hold a pipeline, and that can be accepted."""
@@ -24,12 +34,18 @@ FRESHNESS = "history.freshness"
 def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     """Return the run whose verdict holds the pipeline's live runs; None if they may go on.
 
-    With ``quality.on_failed: hold`` that is the newest live run that was judged, if its verdict is ``failed`` or
-    ``error``. It holds them until it is judged again with another verdict, somebody accepts it or decides on the batch
-    that waits, everything that was judged was retracted, or a reset took all rows out, or dropped the batch that waits.
+    With ``quality.on_failed: hold`` that is the run of :func:`unsettled`.
     """
-    if pipeline.quality.on_failed != "hold":
-        return None
+    return unsettled(ledger, pipeline) if pipeline.quality.on_failed == "hold" else None
+
+
+def unsettled(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
+    """Return the newest live run that was judged, if its verdict is ``failed`` or ``error`` and stands; else None.
+
+    It stands until it is judged again with another verdict, a user accepts it or decides on the batch that waits,
+    everything that was judged was retracted, or a reset took all rows out, or dropped the batch that waits. A run that
+    found nothing was not judged.
+    """
     run = ledger.newest_judged(pipeline.name)
     if run is None or run.verdict not in FAILED or ledger.settlement(pipeline.name, run.run) is not None:
         return None

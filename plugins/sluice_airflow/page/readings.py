@@ -13,7 +13,7 @@ from sluice.ledger import Ledger
 from sluice.ledger.history import Glance
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
-from sluice.run.held import holder
+from sluice.run.held import unsettled
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.wal import WriteAheadLog
 from sluice.wal.coverage import coverage
@@ -76,7 +76,10 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
     book, files = ledger(), _files.valid()
     names = sorted(allowed(book.pipelines() | set(files)))
     found = book.glances(names)
-    return [{**_about(name, files.get(name)), **_glance(found[name]), **_held(files.get(name))} for name in names]
+    return [
+        {**_about(name, files.get(name)), **_glance(found[name]), **_standing(files.get(name), found[name])}
+        for name in names
+    ]
 
 
 def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
@@ -92,9 +95,16 @@ def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
     }
 
 
-def _held(spec: Pipeline | None) -> dict[str, Any]:
-    holds = None if spec is None else holder(ledger(), spec)
-    return {} if holds is None else {"held": holds.run}
+def _standing(spec: Pipeline | None, found: Glance) -> dict[str, Any]:
+    """Return the failed verdict that stands, if there is one, in place of that of a later run that found nothing."""
+    good = found.judged is None or found.judged.verdict in ("passed", "warned")
+    if spec is None or (good and spec.quality.on_failed != "hold"):
+        return {}
+    run = unsettled(ledger(), spec)
+    if run is None:
+        return {}
+    shown = {"verdict": run.verdict, "run_id": run.run, "at": run.closed_at or run.opened_at}
+    return {"verdict": shown, **({"held": run.run} if spec.quality.on_failed == "hold" else {})}
 
 
 def _glance(found: Glance) -> dict[str, Any]:
@@ -133,7 +143,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.running(name),
         }
-    return {**about, **_glance(glance), **_held(spec), "count": count, "spans": spans, "page": runs(name)}
+    return {**about, **_glance(glance), **_standing(spec, glance), "count": count, "spans": spans, "page": runs(name)}
 
 
 def runs(name: str, before: int | None = None, limit: int = 25) -> list[dict[str, Any]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from airflow.api_fastapi.auth.managers.models.resource_details import DagAccessEntity
 from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import delete
+from tests.fixtures.ledgers import attempt
 
 from sluice.ledger import Ledger
+from sluice.run.decision import accept
 from sluice_airflow.page import readings
 from sluice_airflow.page.app import app
 
@@ -118,6 +123,32 @@ def test_page_lists_pipelines_with_losses_verdicts_and_holds(client: TestClient,
     assert orders["recent"][1]["verdict"] == "warned"
     assert (found["idle"]["recent"], found["idle"]["verdict"]) == ([], None)
     assert {name: p["held"] for name, p in found.items() if "held" in p} == {"secret": past.runs("secret")[0].run}
+
+
+@pytest.mark.parametrize("on_failed", ["fail", "hold"])
+def test_page_shows_a_failed_verdict_until_it_is_settled_though_later_runs_find_nothing(
+    client: TestClient, past: Ledger, lived_in: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_failed: str
+) -> None:
+    home, pipelines = tmp_path / "home", tmp_path / "pipelines"
+    monkeypatch.setenv("SLUICE_HOME", str(home))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(pipelines))
+    shutil.copytree(lived_in / "pipelines", pipelines)
+    file = pipelines / "idle.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), "quality": {"on_failed": on_failed}}))
+    ledger = Ledger.open()
+    for run, verdict in (("bad", "failed"), ("nothing", "empty")):
+        with attempt(ledger, run, pipeline="idle", state="done") as lease:
+            ledger.judged(lease, "idle", run, verdict=verdict, judgement={})
+
+    def shown() -> tuple[str, str | None]:
+        listed = {p["name"]: p for p in client.get(API).json()}["idle"]
+        header = client.get(f"{API}/idle?newest=10").json()
+        assert header["verdict"] == listed["verdict"]
+        return listed["verdict"]["run_id"], listed.get("held")
+
+    assert shown() == ("bad", "bad" if on_failed == "hold" else None)
+    accept(ledger, "idle", "bad", reason="known")
+    assert shown() == ("nothing", None)
 
 
 def test_page_shows_ten_thousand_runs_as_two_hundred_spans_and_a_list(client: TestClient, past: Ledger) -> None:
