@@ -351,6 +351,8 @@ def _loaded(path: Path) -> Pipeline | ConfigError:
         return load(path)
     except ConfigError as error:
         return error
+    except Exception as error:  # one file must not take the others with it
+        return _refuse(path, [f"it cannot be read: {type(error).__name__}: {str(error)[:200]}"])
 
 
 def _is_meant(path: Path) -> bool:

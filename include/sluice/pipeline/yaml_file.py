@@ -12,6 +12,8 @@ import yaml
 __all__ = ["YamlError", "read"]
 
 
+_LARGEST, _DEEPEST, _MOST = 1 << 20, 100, 100_000
+"""Bytes, levels and values of a file."""
 _BOOL, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
 _BOOLS = re.compile("(?:true|True|TRUE|false|False|FALSE)$")
 
@@ -40,12 +42,20 @@ def read(file: Path) -> tuple[Any, Any]:
     FileNotFoundError
         If there is no such file.
     YamlError
-        If it cannot be read, is not YAML, or has a key twice in one mapping: YAML would silently take the last one.
+        If it cannot be read, is not YAML, has a key twice in one mapping (YAML would silently take the last one), or is
+        larger or deeper than any pipeline file is, as by aliases of aliases.
     """
     try:
+        if file.stat().st_size > _LARGEST:
+            raise YamlError(f"it is larger than {_LARGEST:,} bytes, which no pipeline file is")
         text = file.read_text(encoding="utf-8")
-        data, tree = yaml.load(text, Loader=_Loader), yaml.compose(text, Loader=_Loader)  # a SafeLoader
-    except FileNotFoundError:
+        _refuse_brackets(text)
+        tree = yaml.compose(text, Loader=_Loader)  # a SafeLoader
+        _refuse_size(tree)
+        data = yaml.load(text, Loader=_Loader)
+    except RecursionError:
+        raise YamlError(f"it is nested deeper than {_DEEPEST} levels") from None
+    except (FileNotFoundError, YamlError):
         raise
     except UnicodeDecodeError as error:
         line = file.read_bytes()[: error.start].count(b"\n") + 1
@@ -57,6 +67,35 @@ def read(file: Path) -> tuple[Any, Any]:
     if doubled := list(_doubled(tree)):
         raise YamlError(*doubled)
     return data, tree
+
+
+def _refuse_brackets(text: str) -> None:
+    """Refuse a text with hundreds of open brackets, for which PyYAML needs the square of their number in time."""
+    depth = 0
+    for bracket in re.findall(r"[\[{\]}]", text):
+        depth = depth + 1 if bracket in "[{" else max(0, depth - 1)
+        if depth > 5 * _DEEPEST:  # some may stand in quotes
+            raise YamlError(f"it is nested deeper than {_DEEPEST} levels")
+
+
+def _refuse_size(tree: Any) -> None:
+    """Refuse a tree that is too deep or, with each alias written out, too large."""
+    sizes: dict[int, int] = {}
+
+    def size(node: Any, depth: int) -> int:
+        if depth > _DEEPEST:
+            line = node.start_mark.line + 1
+            raise YamlError(f"line {line}: it is nested deeper than {_DEEPEST} levels, or an alias contains itself")
+        if id(node) not in sizes:
+            parts = node.value if isinstance(node, yaml.CollectionNode) else ()
+            inner = (each for part in parts for each in (part if isinstance(part, tuple) else (part,)))
+            sizes[id(node)] = 1 + sum(size(each, depth + 1) for each in inner)
+            if sizes[id(node)] > _MOST:
+                raise YamlError(f"line {node.start_mark.line + 1}: its aliases make it more than {_MOST:,} values")
+        return sizes[id(node)]
+
+    if tree is not None:
+        size(tree, 0)
 
 
 def _no_yaml(error: yaml.MarkedYAMLError) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ from tests.fixtures.specs import GOOD, run_cli, write
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, find, load, load_all
 from sluice.pipeline.load import Clash
+from sluice.pipeline.targets import check_function
 from sluice.pipeline.yaml_file import YamlError, read
 from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
@@ -48,6 +51,15 @@ def written(folder: Path, **files: str) -> dict[str, Pipeline | ConfigError]:
         (b"a: 0b_\n", "YAML"),
         (b"a: [1\n", "YAML"),
         (b"a: 1\na: 2\n", "line 2: a"),
+        (b"a: " + b"[" * 300 + b"]" * 300, "deeper than 100"),
+        (b"a: " + b"[" * 400_000, "deeper than 100"),
+        (b"".join(b" " * n + b"a:\n" for n in range(150)), "line 101: it is nested deeper than 100"),
+        (b"a: &a [*a]\n", "line 1: .* an alias contains itself"),
+        (
+            b"a: &a [0]\n" + b"".join(b"%c: &%c [%s]\n" % (n + 1, n + 1, b"*%c, " % n * 9) for n in range(97, 110)),
+            "100,000",
+        ),
+        (b"#" * (1 << 20) + b"\na: 1\n", "larger than 1,048,576 bytes"),
     ],
 )
 def test_yaml_that_cannot_be_read_is_one_error(tmp_path: Path, text: bytes, named: str) -> None:
@@ -133,11 +145,48 @@ def test_pipeline_file_in_a_folder_below_finds_its_suite_beside_the_others(tmp_p
     assert load(below).suite_file == own
 
 
-@pytest.mark.parametrize("bad", ["nonsense", GOOD + "airflow: {start_date: 2024-02-30}\n"])
-def test_pipeline_file_that_is_bad_takes_no_other_down(folder: Path, bad: str) -> None:
+@pytest.mark.parametrize(
+    ("bad", "named"),
+    [
+        ("nonsense", "expected a mapping"),
+        (GOOD + "airflow: {start_date: 2024-02-30}\n", "start_date"),
+        ("a: &a [*a]", "contains itself"),
+        (GOOD + 'transform: {python: "broken:f"}\n', "module 'broken' is no Python: .*broken.py, line 2"),
+        (GOOD + 'transform: {python: "unreadable:f"}\n', "module 'unreadable' is no Python: .*unreadable.py: "),
+        (GOOD + 'transform: {python: "leaving.inner.missing:f"}\n', "no module 'leaving.inner.missing'"),
+        (GOOD + 'transform: {python: "leaving.inner.rows:g"}\n', "no function 'g'"),
+    ],
+)
+def test_pipeline_file_that_is_bad_takes_no_other_down(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bad: str, named: str
+) -> None:
+    modules(tmp_path / "modules")
+    monkeypatch.syspath_prepend(str(tmp_path / "modules"))
     (folder / "q.yaml").write_text(bad)
     found = written(folder, p="p")
     assert [type(found[name]) for name in ("p.yaml", "q.yaml")] == [Pipeline, ConfigError]
+    assert re.search(named, found["q.yaml"].what)
+
+
+def modules(root: Path) -> None:
+    """Write modules that must not be imported to be checked."""
+    (root / "leaving" / "inner").mkdir(parents=True)
+    (root / "leaving" / "__init__.py").write_text("raise SystemExit(3)")
+    (root / "leaving" / "inner" / "rows.py").write_text("raise RuntimeError\ndef f(rows): return rows\n")
+    (root / "spaces" / "inner").mkdir(parents=True)
+    (root / "spaces" / "inner" / "rows.py").write_text("def f(rows): return rows\n")
+    (root / "broken.py").write_text("import os\ndef f(:\n")
+    (root / "unreadable.py").write_bytes(b"\0")
+
+
+@pytest.mark.parametrize("module", ["leaving.inner.rows", "spaces.inner.rows"])
+def test_pipeline_function_is_found_without_importing_the_packages_around_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    modules(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    check_function(f"{module}:f")
+    assert module.partition(".")[0] not in sys.modules
 
 
 @pytest.mark.parametrize("name", ["orders", "_defaults"])
