@@ -9,13 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
-from tests.contract.sinks import SCHEMA, Kafka, commit, rows
+from tests.contract.sinks import SCHEMA, Kafka, commit, put, rows
 from tests.fixtures.runs import consume
 
 from sluice.errors import CheckpointError, ConfigError, SinkError
 from sluice_spark.sinks.kafka import marks
 from sluice_spark.sinks.kafka.cluster import Topic
-from sluice_spark.sinks.kafka.columns import _KEY, _PARTITION, _VALUE
+from sluice_spark.sinks.kafka.columns import _KEY, _PARTITION, _TIME, _VALUE
 from sluice_spark.sinks.kafka.producer import Transactions
 
 pytestmark = pytest.mark.kafka
@@ -64,6 +64,8 @@ def test_kafka_sink_refuses_rows_that_make_no_records(
         pytest.param(_PARTITION, 7, "partition 7", id="partition-that-is-not-there"),
         pytest.param(_VALUE, b"x" * 1_100_000, "1,100,", id="too-large"),
         pytest.param(_KEY, None, "is compacted", id="without-a-key"),
+        pytest.param(_TIME, 1_772_323_200_000_000, "1,772,323,200,000,000 ms", id="far-future"),
+        pytest.param(_TIME, -1, "-1 ms", id="before-1970"),
     ],
 )
 def test_kafka_sink_names_a_row_that_the_topic_cannot_take_and_sends_nothing_of_its_batch(
@@ -71,13 +73,14 @@ def test_kafka_sink_names_a_row_that_the_topic_cannot_take_and_sends_nothing_of_
 ) -> None:
     compacted = {"cleanup.policy": "compact"} if name == _KEY else {}
     sending.topics.recreate(sending.topic, 3, {"max.message.bytes": 1_000_000, **compacted})
-    with_settings(sending, monkeypatch, partition="id" if name == _PARTITION else None)
+    timestamp = "record" if name == _TIME else "now"
+    with_settings(sending, monkeypatch, partition="id" if name == _PARTITION else None, timestamp=timestamp)
     sink, real = sending.writer(), sending.staged
 
     def spoilt(table: pa.Table) -> pa.Table:
         made = real(table)
         usual = [0] * made.num_rows if name == _PARTITION else made[name].to_pylist()
-        parts = pa.array([*usual[:-1], value], pa.int64() if name == _PARTITION else pa.binary())
+        parts = pa.array([*usual[:-1], value], pa.int64() if name in (_PARTITION, _TIME) else pa.binary())
         return made.drop_columns([name] if name in made.column_names else []).append_column(name, parts)
 
     with monkeypatch.context() as patched:
@@ -86,6 +89,16 @@ def test_kafka_sink_names_a_row_that_the_topic_cannot_take_and_sends_nothing_of_
             commit(sending, sink, 0, 0, 3)
     assert ("t-0 offset 2" in error.value.what.replace("t/0", "t-0"), token in error.value.what) == (True, True)
     assert (sending.held(), held_up(sending)) == ({}, [])
+
+
+@pytest.mark.parametrize("limit", [500, 2000])
+def test_kafka_sink_fills_a_topic_with_a_small_limit(
+    sending: Kafka, monkeypatch: pytest.MonkeyPatch, limit: int
+) -> None:
+    sending.topics.recreate(sending.topic, 3, {"max.message.bytes": limit})
+    with_settings(sending, monkeypatch, compression="none")
+    assert put(sending, sending.writer(), 0, rows(0, 300))
+    assert len(sending.held()) == 300
 
 
 @pytest.mark.parametrize("error", [OSError("the mount is gone"), MemoryError()])

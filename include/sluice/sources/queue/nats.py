@@ -17,6 +17,8 @@ from sluice.sources.queue.base import LostError, Message, StreamState
 __all__ = ["JetStream"]
 
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
+_STORED = "$JS.ACK."
+"""How the reply of a stream's message begins."""
 _CHUNK = 5_000
 _SILENCE = 30.0
 """Seconds without a message after which a range is given back."""
@@ -276,7 +278,7 @@ class _Reading:
                     raise LostError(f"no message of {self._span} came for {_SILENCE:.0f} s") from error
             message = self._came.popleft()
             headers = message.headers or {}
-            if headers.get("Status") == "100":  # a heartbeat, or the server asks whether it may go on
+            if not (message.reply or "").startswith(_STORED):  # a heartbeat, or the server asks whether it may go on
                 asks = message.reply or headers.get("Nats-Consumer-Stalled")
                 if asks:
                     await self._client.publish(asks, b"")
@@ -287,7 +289,7 @@ class _Reading:
                 raise LostError(f"messages of {self._span} were dropped on their way")
             self._ended = pending == 0 or sequence >= self._span.end
             if sequence <= self._span.end:
-                own = [(key, value.encode()) for key, value in headers.items()]
+                own = [(_bytes(key).decode(errors="replace"), _bytes(value)) for key, value in headers.items()]
                 key = message.subject.encode()
                 found.append(Message(sequence - 1, nanoseconds // 1_000_000, key, message.data, own))
         return found or None
@@ -295,6 +297,11 @@ class _Reading:
     async def stop(self) -> None:
         if self._subscription is not None and not self._client.is_closed:
             await self._subscription.unsubscribe()
+
+
+def _bytes(text: str) -> bytes:
+    """Return a header's bytes. The client reads them as UTF-8; what is not stays not, for the decoder to refuse."""
+    return text.replace("\ufffd", "\udcff").encode(errors="surrogateescape")
 
 
 def _numbers(reply: str) -> tuple[int, int, int, int]:

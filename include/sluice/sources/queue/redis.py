@@ -19,7 +19,10 @@ from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableErro
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
 
-__all__ = ["RedisStreams"]
+__all__ = ["END_OF_TIME", "RedisStreams"]
+
+END_OF_TIME = 253_402_300_799_999
+"""The last millisecond of the year 9999: the time of an entry whose id is that of a user's, and a later time."""
 
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
 _STEP = 5_000
@@ -58,6 +61,7 @@ class RedisStreams:
             socket_timeout=60,
             **ssl,
         )
+        self._redis.set_response_callback("XRANGE", _entries)
         self._owner, self._field = owner, field
         self._marks: dict[str, list[Mark]] = {}
 
@@ -262,14 +266,18 @@ class RedisStreams:
         if _parts(oldest) > _parts(first) or _parts(info["max-deleted-entry-id"]) >= _parts(first):
             raise LostError(f"entries of {span} were removed while they were read")
 
-    def _message(self, offset: int, entry_id: bytes, fields: Mapping[bytes, bytes]) -> Message:
-        time = int(entry_id.partition(b"-")[0])
+    def _message(self, offset: int, entry_id: bytes, fields: Sequence[bytes]) -> Message:
+        time, pairs = (
+            min(int(entry_id.partition(b"-")[0]), END_OF_TIME),
+            list(zip(fields[::2], fields[1::2], strict=True)),
+        )
         if self._field is None:
-            text = {key.decode(errors="replace"): value.decode(errors="replace") for key, value in fields.items()}
-            return Message(offset, time, entry_id, json.dumps(text, ensure_ascii=False).encode())
+            text = ", ".join(f"{_quoted(key)}: {_quoted(value)}" for key, value in pairs)
+            return Message(offset, time, entry_id, f"{{{text}}}".encode(errors="surrogateescape"))
         own = self._field.encode()
-        rest = [(key.decode(errors="replace"), value) for key, value in fields.items() if key != own]
-        return Message(offset, time, entry_id, fields.get(own), rest)
+        last = max((n for n, (key, _) in enumerate(pairs) if key == own), default=None)
+        rest = [(key.decode(errors="replace"), value) for n, (key, value) in enumerate(pairs) if n != last]
+        return Message(offset, time, entry_id, None if last is None else pairs[last][1], rest)
 
     def first_at(self, stream: str, milliseconds: int) -> int | None:
         """Return the offset of the first entry with an id at or after a time; entries are counted back to it."""
@@ -299,6 +307,16 @@ class RedisStreams:
     def close(self) -> None:
         """Close the connection."""
         self._redis.close()
+
+
+def _entries(response: Sequence[Any] | None, **_: Any) -> list[tuple[bytes, Sequence[bytes]]]:
+    """Return ids and fields, names and values in turn: the client's own dicts have one of two fields of a name."""
+    return [(entry[0], entry[1]) for entry in response or ()]
+
+
+def _quoted(text: bytes) -> str:
+    """Return a JSON string. Bytes that are not UTF-8 are kept, for the decoder to refuse."""
+    return json.dumps(text.decode(errors="surrogateescape"), ensure_ascii=False)
 
 
 def _number(entry_id: bytes) -> int:

@@ -61,6 +61,9 @@ class Topic:
     largest: int
     policy: str
     """How old records are removed: ``delete``, ``compact``, or both; empty if the cluster does not say."""
+    before: int = 1 << 63
+    after: int = 1 << 63
+    """By how many milliseconds a record's time may be before and after the cluster's."""
 
 
 @dataclass
@@ -121,6 +124,7 @@ class Cluster:
                 len(found.partitions),
                 int(config.get("max.message.bytes", _SMALLEST)),
                 config.get("cleanup.policy", ""),
+                *(_difference(config, name) for name in ("before", "after")),
             )
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
@@ -256,3 +260,11 @@ class Cluster:
             state=NOTHING_COMMITTED,
             next_step="use another cluster",
         )
+
+
+def _difference(config: Mapping[str, str], side: str) -> int:
+    """Return how far from now a record's time may be; a cluster that sets the times itself does not look."""
+    if config.get("message.timestamp.type") == "LogAppendTime":
+        return 1 << 63
+    either = config.get("message.timestamp.difference.max.ms")  # before Kafka 3.6
+    return int(config.get(f"message.timestamp.{side}.max.ms") or either or 1 << 63)

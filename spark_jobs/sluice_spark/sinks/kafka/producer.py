@@ -27,8 +27,10 @@ from sluice_spark.sinks.kafka.marks import read
 
 __all__ = ["Record", "Transactions", "UnknownOutcomeError"]
 
-_ROOM = 512
-"""Bytes of a batch that are no part of a record's key, value and headers, at most."""
+_ROOM, _OF_HEADER = 128, 10
+"""Bytes of a batch that are no part of a record's key, value and headers, at most, and those that each header adds."""
+_MARGIN = 60_000
+"""Milliseconds by which the cluster's clock may differ."""
 _BATCH = 1_000_000
 
 
@@ -61,7 +63,7 @@ class Transactions:
 
     def __init__(self, cluster: Cluster, config: KafkaSink, topic: Topic | None) -> None:
         self._cluster, self._config = cluster, config
-        self._largest = min(_BATCH, topic.largest - _ROOM) if topic is not None else _BATCH
+        self._largest = max(1, min(_BATCH, topic.largest - _ROOM)) if topic is not None else _BATCH
         self._producer = self._opened()
         self.marks = read(cluster, config.marks)
 
@@ -147,12 +149,21 @@ class Transactions:
         """Return the refusal of a record that the topic cannot take; None if it can."""
         room = topic.largest - _ROOM
         size = len(record.key or b"") + len(record.value or b"")
-        size += sum(len(key) + len(value) for key, value in record.headers)
+        size += sum(len(key) + len(value) + _OF_HEADER for key, value in record.headers)
         if size > room:
             return RowsRefusedError(
                 f"{record.called} makes a record of {size:,} bytes, and {self._cluster.what} takes about {room:,}",
                 state=NOTHING_COMMITTED,
                 next_step="raise the topic's max.message.bytes, or add a row rule that refuses such records",
+            )
+        now, sent = time.time() * 1000, record.timestamp
+        if sent and not max(0, now - topic.before + _MARGIN) <= sent <= now + topic.after - _MARGIN:
+            return RowsRefusedError(
+                f"{record.called} makes a record of the time {sent:,} ms since 1970, and "
+                f"{self._cluster.what} takes none so far from now",
+                state=NOTHING_COMMITTED,
+                next_step="raise the topic's message.timestamp.after.max.ms (or before), or write timestamp: now below "
+                "sink.kafka; or add a row rule that refuses such records",
             )
         if not -1 <= record.partition < topic.partitions:
             return RowsRefusedError(

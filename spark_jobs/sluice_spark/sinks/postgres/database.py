@@ -15,7 +15,9 @@ from sluice.errors import ConfigError, SinkError, SluiceError
 from sluice.postgres import WRONG, text_of, url_of
 from sluice_spark.sinks.base import Refusal, RowsRefusedError
 
-__all__ = ["EXHAUSTED", "REFUSALS", "AdbcError", "connected", "describe", "refusal"]
+__all__ = [
+    "EXHAUSTED", "REFUSALS", "SURROUNDINGS", "AdbcError", "connected", "describe", "may_be_of_a_row", "refusal",
+]  # fmt: skip
 
 AdbcError = adbc_driver_manager.Error
 
@@ -24,6 +26,10 @@ _MISTAKES = {"0A", "28", "3D", "3F", "42", "55"}
 """Classes of errors that no other attempt cures: rights, names, syntax, what a table does not allow."""
 REFUSALS = {"21", "22", "23", "27", "44", "54", "P0"}
 """Classes of errors that a row causes: its values, constraints, triggers, limits."""
+
+SURROUNDINGS = {"08", "0A", "25", "26", "28", "34", "3D", "3F", "40", "53", "55", "57", "58"}
+"""Classes of errors that no row causes. One of another class may be a row's: a trigger's, or that of a function in a
+constraint."""
 
 EXHAUSTED = "2200H"
 """The error of a sequence that has no number left: no row is at fault."""
@@ -107,6 +113,12 @@ def describe(error: Any, what: str) -> SluiceError:
             next_step="add a row rule that refuses such records, or change the table; then run again",
         )
     return SinkError(f"{what}: {text}", state=state, next_step="run again when the database answers")
+
+
+def may_be_of_a_row(error: Any) -> bool:
+    """Return whether an error of a statement that writes rows may be that of a row, although others have it, too."""
+    code = getattr(error, "sqlstate", None) or ""
+    return bool(code) and code[:2] not in SURROUNDINGS and code != EXHAUSTED
 
 
 def refusal(error: Exception) -> Refusal:

@@ -34,7 +34,7 @@ from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
 from sluice_spark.sinks.postgres.commits import Commits, one
-from sluice_spark.sinks.postgres.database import connected
+from sluice_spark.sinks.postgres.database import AdbcError, connected, describe, may_be_of_a_row
 from sluice_spark.sinks.postgres.deleted import Deleted
 from sluice_spark.sinks.postgres.trial import Refused, Unfit, refused_rows
 from sluice_spark.sinks.postgres.types import (
@@ -279,11 +279,13 @@ class PostgresTable(StagesParquet):
                     self._insert(cursor, staged, schema)
                 self._commits.add(cursor, full, relation)
                 connection.commit()
+        except _DoubtfulError as doubt:
+            told = doubt.told
+            if rows := self._refused(gone, staged, schema):
+                raise RowsRefusedError(told.what, state=told.state, next_step=told.next_step, rows=rows) from doubt
+            raise told from doubt
         except RowsRefusedError as error:
-            try:
-                error.rows = self._refused(gone, staged, schema)
-            except SluiceError as other:
-                logger.warning("which rows the %s refuses is not known: %s", self.path, other.what)
+            error.rows = self._refused(gone, staged, schema)
             raise
         except SinkError as error:
             landed = self._may_have_landed(full)
@@ -312,7 +314,7 @@ class PostgresTable(StagesParquet):
             return None
 
     def _refused(self, gone: Slice | None, staged: Staged, schema: T.StructType) -> Refused:
-        """Return the rows that the table refuses, if rows have offsets."""
+        """Return the rows that the table refuses, if rows have offsets, as far as it can be found out."""
         if "_offset" not in schema.names:
             return {}
 
@@ -327,9 +329,13 @@ class PostgresTable(StagesParquet):
 
         columns = _travelling(schema)
         # rows of an interval that others refer to are deleted first, and come back part by part
-        return refused_rows(
-            self._connected, columns, lambda: self._batches(staged, columns), prepared, immediate=gone is None
-        )
+        try:
+            return refused_rows(
+                self._connected, columns, lambda: self._batches(staged, columns), prepared, immediate=gone is None
+            )
+        except SluiceError as other:
+            logger.warning("which rows the %s refuses is not known: %s", self.path, other.what)
+            return {}
 
     def _insert(self, cursor: Any, staged: Staged, schema: T.StructType) -> None:
         wanted = _travelling(schema)
@@ -346,8 +352,14 @@ class PostgresTable(StagesParquet):
         for unfit in self._unfit(cursor, schema):
             unfit.refuse(cursor)
         statements, upsert = self._statements(cursor, schema)
-        for statement in (*(upsert.begin() if upsert is not None else ()), *statements):
-            cursor.execute(statement)
+        try:
+            for statement in (*(upsert.begin() if upsert is not None else ()), *statements):
+                cursor.execute(statement)
+        except AdbcError as error:
+            told = describe(error, f"the {self.path}")
+            if isinstance(told, RowsRefusedError) or not may_be_of_a_row(error):
+                raise
+            raise _DoubtfulError(told) from error
         if upsert is not None and (left := int(one(cursor, upsert.left()))):
             raise self._meddled(f"did not take the newest rows of {left:,} keys")
         if upsert is None and cursor.rowcount != staged.rows:
@@ -561,6 +573,14 @@ def _groups(parquet: Any) -> Iterator[int]:
     for number in range(parquet.num_row_groups):
         group = parquet.metadata.row_group(number)
         yield max(1, group.total_byte_size // max(1, group.num_rows))
+
+
+class _DoubtfulError(Exception):
+    """The database refused the statement that writes the rows, and did not say whether a row is at fault."""
+
+    def __init__(self, told: SluiceError) -> None:
+        super().__init__(told.what)
+        self.told = told
 
 
 def _within(gone: Slice) -> str:

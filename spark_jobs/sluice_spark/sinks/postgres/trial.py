@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from sluice.postgres import literal, name_of
 from sluice_spark.sinks.base import MOST, Refusal, RowsRefusedError
 from sluice_spark.sinks.postgres.commits import fetched, one
-from sluice_spark.sinks.postgres.database import EXHAUSTED, REFUSALS, AdbcError, describe, refusal
+from sluice_spark.sinks.postgres.database import EXHAUSTED, REFUSALS, SURROUNDINGS, AdbcError, describe, refusal
 
 __all__ = ["Refused", "Unfit", "refused_rows"]
 
@@ -114,9 +114,12 @@ def refused_rows(
         cursor.adbc_ingest("sluice_came", reader, mode="create", temporary=True)
         for statement in (*_staged(unfit, columns.names), *before, _trial(statements)):
             cursor.execute(statement)
-        for *place, detail, column in fetched(cursor, f"SELECT {_PLACES}, detail, faulty FROM pg_temp.sluice_refused"):
-            found[tuple(place)] = Refusal(detail, column or None)
+        told = fetched(cursor, f"SELECT {_PLACES}, detail, faulty, code FROM pg_temp.sluice_refused")
+        tried = int(one(cursor, f"SELECT count(DISTINCT {_ROW}) FROM pg_temp.sluice_tried"))
         connection.rollback()
+    if tried and tried == sum(bool(code) for *_, code in told) and not any(code[:2] in REFUSALS for *_, code in told):
+        return {}  # all, by errors that need not be of a row: the table is at fault
+    found |= {tuple(place): Refusal(detail, column or None) for *place, detail, column, _ in told}
     return found if len(found) <= MOST else {}
 
 
@@ -168,10 +171,10 @@ def _staged(unfit: Sequence[Unfit], columns: Sequence[str]) -> Iterator[str]:
     """Yield the statements that make ``pg_temp.sluice_staged`` a view of the part that is tried."""
     yield (
         f"CREATE TEMPORARY TABLE sluice_refused AS SELECT {_PLACES}, ''::text AS detail, ''::text AS faulty, "
-        f"0::bigint AS {_ROW} FROM pg_temp.sluice_came WITH NO DATA"
+        f"''::text AS code, 0::bigint AS {_ROW} FROM pg_temp.sluice_came WITH NO DATA"
     )
     for each in unfit:
-        why = f"{literal(each.detail)}, {literal(each.column or '')}, 0"
+        why = f"{literal(each.detail)}, {literal(each.column or '')}, '', 0"
         chosen = f"SELECT {_PLACES}, {why} FROM pg_temp.sluice_came WHERE {each.condition}"
         yield f"INSERT INTO pg_temp.sluice_refused {chosen}"
     yield (
@@ -192,15 +195,17 @@ def _staged(unfit: Sequence[Unfit], columns: Sequence[str]) -> Iterator[str]:
 def _trial(statements: Sequence[str]) -> str:
     """Return the statement that tries all parts, and adds the rows that are refused to ``pg_temp.sluice_refused``.
 
-    At the end those are tried once more, by themselves: a row may have needed one that came behind it.
+    At the end those are tried again, by themselves, until no more of them are taken: a row may need one that came
+    behind it.
     """
     # names of variables that no column has: PostgreSQL would not know which is meant
     quote = f"$sluice_{uuid.uuid4().hex}$"
     given = ", ".join(map(literal, statements))
-    classes = ", ".join(map(literal, sorted(REFUSALS)))
+    classes = ", ".join(map(literal, sorted(SURROUNDINGS)))
     return f"""DO {quote}
 DECLARE
     sluice_firsts bigint[]; sluice_ends bigint[]; sluice_again boolean := false; sluice_count bigint := 0;
+    sluice_before bigint := 0;
     sluice_first bigint; sluice_past bigint; sluice_middle bigint;
     sluice_given text; sluice_said text; sluice_faulty text;
 BEGIN
@@ -208,8 +213,8 @@ BEGIN
         FROM generate_series(1, (SELECT max(t.{_ROW}) FROM pg_temp.sluice_tried AS t), {_PART}) AS n;
     LOOP
         IF coalesce(cardinality(sluice_firsts), 0) = 0 OR sluice_count > {MOST} THEN
-            EXIT WHEN sluice_again OR sluice_count > {MOST};
-            sluice_again := true;
+            EXIT WHEN sluice_count > {MOST} OR (sluice_again AND sluice_count = sluice_before);
+            sluice_again := true; sluice_before := sluice_count;
             SELECT array_agg(r.{_ROW} ORDER BY r.{_ROW}), array_agg(r.{_ROW} + 1 ORDER BY r.{_ROW})
                 INTO sluice_firsts, sluice_ends FROM pg_temp.sluice_refused AS r WHERE r.{_ROW} > 0;
             CONTINUE;
@@ -224,9 +229,10 @@ BEGIN
             END LOOP;
             IF sluice_again THEN
                 DELETE FROM pg_temp.sluice_refused AS r WHERE r.{_ROW} = sluice_first;
+                sluice_count := sluice_count - 1;
             END IF;
         EXCEPTION WHEN OTHERS THEN
-            IF left(SQLSTATE, 2) NOT IN ({classes}) OR SQLSTATE IN ({literal(EXHAUSTED)}) THEN RAISE; END IF;
+            IF left(SQLSTATE, 2) IN ({classes}) OR SQLSTATE IN ({literal(EXHAUSTED)}) THEN RAISE; END IF;
             GET STACKED DIAGNOSTICS sluice_said = MESSAGE_TEXT, sluice_faulty = COLUMN_NAME;
             IF sluice_past - sluice_first > 1 THEN
                 sluice_middle := (sluice_first + sluice_past) / 2;
@@ -234,7 +240,7 @@ BEGIN
                 sluice_ends := ARRAY[sluice_middle, sluice_past] || sluice_ends;
             ELSIF NOT sluice_again THEN
                 INSERT INTO pg_temp.sluice_refused
-                    SELECT DISTINCT {_TRIED}, sluice_said, sluice_faulty, t.{_ROW}
+                    SELECT DISTINCT {_TRIED}, sluice_said, sluice_faulty, SQLSTATE, t.{_ROW}
                     FROM pg_temp.sluice_tried AS t WHERE t.{_ROW} = sluice_first;
                 sluice_count := sluice_count + 1;
             END IF;

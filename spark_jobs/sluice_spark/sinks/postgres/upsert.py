@@ -106,7 +106,8 @@ class Upsert:
         names = list(self.columns)
         return (
             f"INSERT INTO {self.table} AS held ({_listed(names)}) SELECT {_listed(names)} FROM {NEWEST} AS came "
-            f"WHERE {chosen} ON CONFLICT ({self._by}) DO UPDATE SET {_from_excluded(names)} "
+            # in the order of the records: one may take a value that another one's key gave up
+            f"WHERE {chosen} ORDER BY {_listed(_LAST)} ON CONFLICT ({self._by}) DO UPDATE SET {_from_excluded(names)} "
             f"WHERE {self._over('excluded')}"
         )
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.fixtures.queues import Redis, started
+from tests.fixtures.queues import Nats, Redis, started
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SourceUnreachableError
@@ -14,7 +15,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import Message, StreamState
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.nats import JetStream
-from sluice.sources.queue.redis import RedisStreams
+from sluice.sources.queue.redis import END_OF_TIME, RedisStreams
 from sluice.sources.queue.source import connected
 
 CONNECTION = Connection("c", conn_type="generic", host="there")
@@ -91,6 +92,65 @@ def test_nats_error_names_the_server_without_the_password_of_its_url(several: bo
         queue.state("orders")
     queue.close()
     assert "s3cret" not in str(caught.value)
+
+
+def test_redis_fields_are_all_there_as_they_came(tmp_path: Path) -> None:
+    server = started(Redis, tmp_path / "server")
+    try:
+        server.client.execute_command("XADD", "s", "1-1", "item", "apple", "item", 'p"ear', "n", "ö")
+        server.client.execute_command("XADD", "s", "1700000000000000000-0", "item", b"caf\xe9")
+        span = OffsetRange("s", 0, 0, 2)
+
+        def read(field: str | None) -> list[Message]:
+            queue = RedisStreams(Connection("q", "redis", "127.0.0.1", server.port, password="secret"), None, field)
+            return [message for some in queue.read(span, queue.guide([span])) for message in some]
+
+        whole, own = read(None), read("item")
+        assert [m.value for m in whole] == [
+            '{"item": "apple", "item": "p\\"ear", "n": "ö"}'.encode(),
+            b'{"item": "caf\xe9"}',
+        ]
+        assert [(m.value, m.headers) for m in own] == [
+            (b'p"ear', [("item", b"apple"), ("n", "ö".encode())]), (b"caf\xe9", []),
+        ]  # fmt: skip
+        assert [m.time for m in whole] == [1, END_OF_TIME]
+    finally:
+        server.stop()
+
+
+def test_nats_headers_are_those_of_the_message(tmp_path: Path) -> None:
+    server = started(Nats, tmp_path / "server")
+    try:
+        server.add("s", [b"0"])
+
+        async def publish(client: Any, js: Any) -> None:
+            await client.publish("s.new", b"1", headers={"Status": "100"})
+            await client.flush()
+
+        server._do(publish)
+        send_raw(server.port, b"s.new", b"tag: caf\xe9\r\n", b"2")
+        queue = JetStream(Connection("q", "nats", "127.0.0.1", port=server.port, login="me", password="secret"))
+        span = OffsetRange("s", 0, 0, 3)
+        found = [message for some in queue.read(span, None) for message in some]
+        queue.close()
+        assert [(m.value, list(m.headers)) for m in found] == [
+            (b"0", [("more", b"x")]), (b"1", [("Status", b"100")]), (b"2", [("tag", b"caf\xff")]),
+        ]  # fmt: skip
+    finally:
+        server.stop()
+
+
+def send_raw(port: int, subject: bytes, headers: bytes, payload: bytes) -> None:
+    """Publish as a client that does not encode headers."""
+    head = b"NATS/1.0\r\n" + headers + b"\r\n"
+    with socket.create_connection(("127.0.0.1", port)) as client:
+        client.sendall(
+            b'CONNECT {"headers":true,"verbose":false,"user":"me","pass":"secret"}\r\n'
+            b"HPUB %s %d %d\r\n%s%s\r\nPING\r\n" % (subject, len(head), len(head + payload), head, payload)
+        )
+        came = b""
+        while b"PONG" not in came:
+            came += client.recv(4096)
 
 
 def test_redis_entries_are_found_behind_trimmed_ones(tmp_path: Path) -> None:

@@ -155,14 +155,39 @@ def test_postgres_finds_refused_rows_whatever_the_columns_are_called(orders: Pos
     assert [offset for _, _, offset in error.rows] == [5, 6]
 
 
+@pytest.mark.parametrize("bad", [3, None], ids=["one-row", "all-rows"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "CREATE TRIGGER orders BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION public.fails()",
+        "ALTER TABLE public.orders ADD CHECK (to_tsquery(CASE WHEN id > 0 THEN 'a b' ELSE 'a' END) IS NOT NULL)",
+    ],
+)
+def test_postgres_finds_the_row_behind_an_error_that_need_not_be_of_a_row(
+    orders: Postgres, how: str, bad: int | None
+) -> None:
+    orders.execute(
+        table_of("id bigint"),
+        "CREATE OR REPLACE FUNCTION public.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+        "IF NEW.id > 0 THEN RAISE EXCEPTION 'it is not wanted' USING ERRCODE = 'SH001'; END IF; RETURN NEW; END $$",
+        how,
+    )
+    with pytest.raises(SluiceError) as caught:
+        put(orders, orders.writer(check=False), 0, records(*({"id": int(bad in (n, None))} for n in range(5)), id=LONG))
+    rows = caught.value.rows if isinstance(caught.value, RowsRefusedError) else {}
+    assert ([*rows], orders.held()) == ([("t", 0, 3)] if bad else [], {})
+
+
 def test_postgres_refuses_no_row_that_only_needs_a_later_one(orders: Postgres) -> None:
     orders.execute(table_of("id bigint PRIMARY KEY, above bigint REFERENCES public.orders, n bigint CHECK (n > 0)"))
-    found = [{"id": 1, "above": 3, "n": 1}, {"id": 2, "above": None, "n": 0}, {"id": 3, "above": None, "n": 1}]
+    found = [{"id": 1, "above": 4, "n": 1}, {"id": 2, "above": None, "n": 0}, {"id": 4, "above": 3, "n": 1}]
+    found.append({"id": 3, "above": None, "n": 1})
     types = {"id": LONG, "above": LONG, "n": LONG}
     error = refused(orders, records(*found, **types))
     assert isinstance(error, RowsRefusedError)
     assert [offset for _, _, offset in error.rows] == [1]
-    assert put(orders, orders.writer(check=False), 0, records(found[0], {**found[1], "n": 1}, found[2], **types))
+    rest = [row if row["n"] else {**row, "n": 1} for row in found]
+    assert put(orders, orders.writer(check=False), 0, records(*rest, **types))
 
 
 def test_postgres_takes_the_rows_of_a_record_together(orders: Postgres) -> None:

@@ -76,6 +76,13 @@ def test_postgres_upsert_compares_keys_by_the_collation_of_the_table(
     assert sorted(tuple(row) for row in orders.execute("SELECT id FROM public.orders")) == [(3,), (4,)]
 
 
+def test_postgres_upsert_takes_a_value_that_another_key_gave_up(orders: PostgresUpsert) -> None:
+    orders.execute(f"CREATE TABLE public.orders (id bigint PRIMARY KEY, name text UNIQUE, {META})")
+    send(orders, 0, (2, "five"), first=0)
+    send(orders, 1, (2, "six"), (1, "five"), (7, "seven"), first=1)
+    assert names(orders) == {1: "five", 2: "six", 7: "seven"}
+
+
 def test_postgres_upsert_needs_a_unique_index(orders: PostgresUpsert) -> None:
     orders.execute(
         f"CREATE TABLE public.orders (id bigint, name text, {META})",
