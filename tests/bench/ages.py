@@ -30,7 +30,7 @@ from sluice.cli.output import err, print_table
 from sluice.ledger import Ledger
 from sluice_spark.runs.tables import KEEPS_HISTORY
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.iceberg.expiry import AGE
+from sluice_spark.sinks.iceberg import expiry
 
 __all__ = ["ages"]
 
@@ -158,10 +158,14 @@ class Delta(_Sink):
 class Iceberg(_Sink):
     case = sinks.Iceberg
 
+    def prepare(self) -> None:
+        super().prepare()
+        self.patch.setattr(expiry, "youngest", 0)
+
     def run(self, number: int) -> None:
         super().run(number)
         if number == 0:  # the clock of snapshots cannot be set: by their number, which stands for five days
-            few = {AGE: "0", "history.expire.min-snapshots-to-keep": str(_KEPT)}
+            few = {expiry.AGE: "0", "history.expire.min-snapshots-to-keep": str(_KEPT)}
             self.sink.table.transaction().set_properties(few).commit_transaction()  # type: ignore[attr-defined]
         self.sink.writer().settled()
 

@@ -532,16 +532,13 @@ class LedgerQueries(Deeds):
     def leaders(self, pipeline: str) -> dict[tuple[str, int], tuple[int, int]]:
         """Return the leader epoch and the end of each partition that the newest live run saw; nothing after a reset."""
         table = schema.event
-        recent = self.runs(pipeline, kind="live", limit=1)
-        query = sa.select(table.c.type, table.c.payload).where(
-            table.c.pipeline == pipeline,
-            sa.or_(
-                table.c.type == "PipelineReset",
-                sa.and_(table.c.type == "RunPlanned", table.c.run.in_([run.run for run in recent])),
-            ),
-        )
-        for row in self._rows(query.order_by(table.c.id.desc()).limit(1)):
-            return {(t, p): (epoch, end) for t, p, epoch, end in row["payload"].get("leaders", ())}
+        newest = sa.select(table.c.id, table.c.payload).where(table.c.pipeline == pipeline)
+        newest = newest.order_by(table.c.id.desc()).limit(1)
+        for run in self.runs(pipeline, kind="live", limit=1):
+            plans = self._rows(newest.where(table.c.run == run.run, table.c.type == "RunPlanned"))
+            resets = self._rows(newest.where(table.c.type == "PipelineReset"))
+            if plans and not (resets and resets[0]["id"] > plans[0]["id"]):
+                return {(t, p): (epoch, end) for t, p, epoch, end in plans[0]["payload"].get("leaders", ())}
         return {}
 
     def last_plan(self, pipeline: str, epoch: int) -> list[OffsetRange]:

@@ -20,7 +20,7 @@ __all__ = [
     "sealed",
 ]
 
-HEAD = "0006"
+HEAD = "0007"
 """The schema version that this code reads and writes; migrations upgrade to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -91,6 +91,7 @@ batch = sa.Table(
     sa.Column("at", _time, nullable=False),
     sa.Column("announced", sa.String(250)),  # the run whose asset event told of it; null: none has
     sa.Index("sluice_batch_run", "pipeline", "run"),
+    sa.Index("sluice_batch_news", "pipeline", "announced", "state", "epoch"),
 )
 
 account = sa.Table(
@@ -115,6 +116,7 @@ account = sa.Table(
     sa.Column("replaced_quarantined", sa.BigInteger, nullable=False, default=0),
     sa.Column("closed", sa.String(250)),  # the reset that took its rows out of the tables; null: it stands
     sa.Index("sluice_account_run", "pipeline", "run"),
+    sa.Index("sluice_account_ends", "pipeline", "topic", "partition", "end", "epoch", "closed"),
 )
 
 interval = sa.Table(

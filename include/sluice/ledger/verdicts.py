@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -89,18 +88,18 @@ class Verdicts(LedgerQueries):
         A run that is tried again is begun again. It is returned :meth:`as_judged`.
         """
         table, events = schema.run, schema.event
-        begun = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
-        begun = begun.group_by(events.c.run).order_by(sa.func.max(events.c.id).desc())
-        for start in itertools.count(0, _AT_ONCE):
-            some = [row["run"] for row in self._rows(begun.limit(_AT_ONCE).offset(start))]
-            if not some:
-                break
+        plans = sa.select(events.c.id, events.c.run).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
+        seen, before = set[str](), sa.true()
+        while page := self._rows(plans.where(before).order_by(events.c.id.desc()).limit(_AT_ONCE)):
+            before = events.c.id < page[-1]["id"]
+            some = [run for run in dict.fromkeys(row["run"] for row in page) if run not in seen]
+            seen.update(some)
             ever = sa.select(events.c.run).where(events.c.pipeline == pipeline, events.c.type == "Judged")
             query = sa.select(table).where(
                 table.c.pipeline == pipeline,
                 table.c.run.in_(some),
                 table.c.kind == "live",
-                sa.or_(table.c.verdict.is_not(None), table.c.run.in_(ever)),
+                sa.or_(table.c.verdict.is_not(None), table.c.run.in_(ever.where(events.c.run.in_(some)))),
             )
             for row in sorted(self._rows(query), key=lambda row: some.index(row["run"])):
                 found = self.as_judged(RunRow(**row))

@@ -69,7 +69,11 @@ def test_ledger_migration_that_was_killed_goes_on_and_keeps_earlier_versions_out
     run(each_ledger, "r", split(0, 6))
     before = derived(each_ledger)
     execute(each_ledger, f"UPDATE {schema.VERSION_TABLE} SET version_num = '0005'")
-    execute(each_ledger, "DROP INDEX sluice_event_type", "ALTER TABLE sluice_account DROP COLUMN closed")
+    execute(
+        each_ledger,
+        *(f"DROP INDEX {name}" for name in ("sluice_event_type", "sluice_batch_news", "sluice_account_ends")),
+        "ALTER TABLE sluice_account DROP COLUMN closed",
+    )
     killed = {**os.environ, "SLUICE_KILL_AT": "events-applied:2"}
     died = subprocess.run([sys.executable, "-c", MIGRATE, ledger_url], env=killed, start_new_session=True)
     assert died.returncode == -signal.SIGKILL

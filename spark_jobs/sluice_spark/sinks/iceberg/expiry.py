@@ -9,52 +9,59 @@ snapshot deleted.
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime, timedelta
+from contextlib import suppress
 
 from pyiceberg.manifest import ManifestEntryStatus
 from pyiceberg.table import Table
+from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
+from pyiceberg.table.update import AssertRefSnapshotId, AssertTableUUID, RemoveSnapshotsUpdate
 
 __all__ = ["AGE", "expire"]
 
 AGE = "history.expire.max-snapshot-age-ms"
 _LEFT = "history.expire.min-snapshots-to-keep"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TOGETHER = 24
 """Fewer snapshots than these are not worth a commit."""
+youngest = 3_600_000
+"""Milliseconds for which a snapshot stays whatever the property says: the ledger may not have its account yet."""
 
 
-def expire(table: Table, *, below: str) -> int:
+def expire(table: Table) -> int:
     """Expire the snapshots that are older than the table's property says; return how many.
 
-    A table with branches, tags, or snapshots that are not ancestors of the present one is left alone. Killed behind
-    its commit, it leaves files that no snapshot needs.
+    Data files of other writers stay. A table with branches, tags, or snapshots that are not ancestors of the present
+    one is left alone. Killed behind its commit, it leaves files that no snapshot needs.
 
-    Parameters
-    ----------
-    below
-        The folder with the data files that may be removed; those of other writers stay.
+    Raises
+    ------
+    CommitFailedException
+        If others committed meanwhile; nothing was changed.
     """
     chain = list(ancestors_of(table.current_snapshot(), table.metadata))  # newest first
     age = table.properties.get(AGE)
     if age is None or len(chain) < len(table.snapshots()) or len(table.metadata.refs) > 1:
         return 0
-    before = time.time() * 1000 - int(age)
+    before = time.time() * 1000 - max(int(age), youngest)
     least = max(1, int(table.properties.get(_LEFT, 1)))
-    kept = [snapshot for n, snapshot in enumerate(chain) if n < least or snapshot.timestamp_ms >= before]
-    oldest = min(snapshot.timestamp_ms for snapshot in kept)
-    old = [snapshot for snapshot in chain[len(kept) :] if snapshot.timestamp_ms < oldest]
-    # by one time for all; clocks of several hosts can have left them in another order
-    if len(old) < _TOGETHER or len(kept) + len(old) < len(chain):
+    count = next((n for n, snapshot in enumerate(chain) if n >= least and snapshot.timestamp_ms < before), len(chain))
+    kept, old = chain[:count], chain[count:]
+    if len(old) < _TOGETHER:
         return 0
-    unused = _files_of(table, old, kept, below)
-    table.maintenance.expire_snapshots().older_than(_EPOCH + timedelta(milliseconds=oldest)).commit()
+    unused = _files_of(table, old, kept)
+    unchanged = (
+        AssertTableUUID(uuid=table.metadata.table_uuid),
+        AssertRefSnapshotId(ref=MAIN_BRANCH, snapshot_id=chain[0].snapshot_id),
+    )
+    removal = RemoveSnapshotsUpdate(snapshot_ids=[snapshot.snapshot_id for snapshot in old])
+    table.catalog.commit_table(table, unchanged, (removal,))
     for path in unused:
-        table.io.delete(path)
+        with suppress(OSError):
+            table.io.delete(path)
     return len(old)
 
 
-def _files_of(table: Table, old: list[Snapshot], kept: list[Snapshot], below: str) -> set[str]:
+def _files_of(table: Table, old: list[Snapshot], kept: list[Snapshot]) -> set[str]:
     """Return the files that only old snapshots need. They are the ancestors of the kept ones; all newest first."""
     ids, io = {snapshot.snapshot_id for snapshot in kept}, table.io
     needed = {manifest.manifest_path for manifest in kept[-1].manifests(io)}
@@ -70,4 +77,5 @@ def _files_of(table: Table, old: list[Snapshot], kept: list[Snapshot], below: st
                     deleted.add(entry.data_file.file_path)
     if deleted:  # what somebody added again stays
         deleted -= {task.file.file_path for task in table.scan().plan_files()}
-    return found | {path for path in deleted if path.startswith(below)}
+    staged = f"{table.location().rstrip('/')}/batches/"
+    return found | {path for path in deleted if path.startswith(staged)}

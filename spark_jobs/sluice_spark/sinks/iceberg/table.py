@@ -13,7 +13,6 @@ import json
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import pyarrow as pa
@@ -29,6 +28,7 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
 from sluice.storage import file_system
+from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import NOTHING, Fence, Refusal, RowsRefusedError, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
@@ -270,11 +270,21 @@ class IcebergTable(StagesParquet):
                 fs.rm(folder, recursive=True)
 
     def settled(self) -> None:
-        """Expire old snapshots by the table's property: :func:`~sluice_spark.sinks.iceberg.expiry.expire`."""
-        table = self._table()
-        if table is not None and table.current_snapshot() is not None:
-            with telling(self.path), suppress(ice.CommitFailedException):  # the next run expires them
-                expire(table, below=f"{table.location().rstrip('/')}/batches/")
+        """Expire old snapshots by the table's property: :func:`~sluice_spark.sinks.iceberg.expiry.expire`.
+
+        Only for a live run, which has entered into the ledger what all writers committed. A failure is logged: the rows
+        are there.
+        """
+        if not self.app_id.rpartition(":")[2].isdecimal():
+            return
+        try:
+            table = self._table()
+            if table is not None and table.current_snapshot() is not None:
+                expire(table)
+        except ice.CommitFailedException:
+            pass  # the next run expires them
+        except Exception as error:
+            logger.warning("old snapshots of the %s stay: %s: %s", self.path, type(error).__name__, error)
 
     # --- the commit --------------------------------------------------------------------------------------------
 

@@ -386,9 +386,14 @@ class PostgresTable(StagesParquet):
             self._deleted.make(cursor)
         upsert = Upsert(
             self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence,
-            self._deleted.name if deletes else None,
+            self._deleted.name if deletes else None, ordered=self._has_more_keys(cursor),
         )  # fmt: skip
         return list(upsert.merge()), upsert
+
+    def _has_more_keys(self, cursor: Any) -> bool:
+        """Return whether rows exclude each other by more than the key."""
+        of_table = f"indrelid = to_regclass({literal(self._table)}) AND (indisunique OR indisexclusion)"
+        return int(one(cursor, f"SELECT count(*) FROM pg_catalog.pg_index WHERE {of_table}")) > 1
 
     def _unfit(self, cursor: Any, schema: T.StructType) -> list[Unfit]:
         """Return which rows must not be written, although the database would take them."""

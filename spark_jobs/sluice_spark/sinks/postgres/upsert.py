@@ -49,6 +49,8 @@ class Upsert:
         The column that orders rows; None means offsets.
     deleted
         The name of the table that remembers deleted keys, as SQL, if rows can delete: they have ``TAKES_AWAY``.
+    ordered
+        Whether rows are written in the order of their records: one may take a value that another one's key gave up.
     """
 
     table: str
@@ -57,6 +59,7 @@ class Upsert:
     key: Sequence[str]
     sequence: str | None
     deleted: str | None = None
+    ordered: bool = False
 
     def begin(self, *, view: bool = False) -> Iterator[str]:
         """Yield the statements that come before the merge.
@@ -104,10 +107,10 @@ class Upsert:
 
     def _insert(self, chosen: str) -> str:
         names = list(self.columns)
+        order = f"ORDER BY {_listed(_LAST)} " if self.ordered else ""
         return (
             f"INSERT INTO {self.table} AS held ({_listed(names)}) SELECT {_listed(names)} FROM {NEWEST} AS came "
-            # in the order of the records: one may take a value that another one's key gave up
-            f"WHERE {chosen} ORDER BY {_listed(_LAST)} ON CONFLICT ({self._by}) DO UPDATE SET {_from_excluded(names)} "
+            f"WHERE {chosen} {order}ON CONFLICT ({self._by}) DO UPDATE SET {_from_excluded(names)} "
             f"WHERE {self._over('excluded')}"
         )
 
