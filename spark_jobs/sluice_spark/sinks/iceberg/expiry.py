@@ -75,7 +75,7 @@ def _files_of(table: Table, old: list[Snapshot], kept: list[Snapshot]) -> set[st
             for entry in manifest.fetch_manifest_entry(io, discard_deleted=False):
                 if entry.status == ManifestEntryStatus.DELETED and entry.snapshot_id not in ids:
                     deleted.add(entry.data_file.file_path)
-    if deleted:  # what somebody added again stays
+    if deleted:  # what another writer added again stays
         deleted -= {task.file.file_path for task in table.scan().plan_files()}
     staged = f"{table.location().rstrip('/')}/batches/"
     return found | {path for path in deleted if path.startswith(staged)}

@@ -246,7 +246,7 @@ def test_iceberg_old_snapshots_expire_with_the_files_that_only_they_need(
     orders.table.transaction().set_properties(few).commit_transaction()
     orders.table.manage_snapshots().create_tag(orders.table.snapshots()[0].snapshot_id, "theirs").commit()
     writer.settled()
-    assert len(orders.table.snapshots()) == 32, "somebody named one"
+    assert len(orders.table.snapshots()) == 32, "a tag names one"
     orders.table.manage_snapshots().remove_tag("theirs").commit()
     files = data_files(orders)
     interval.settled()
