@@ -2,7 +2,7 @@
 
 Each kind of durable state takes the commits that runs write, an hour apart, with the accounts of 12 partitions, and is
 read as a run reads it. Files get the times that they would have. Two such states, of which the last run is now, take
-turns. A thousand hours are more than anything is kept for; what users are told to run each week runs each week.
+turns. A thousand hours are longer than any retention. The compaction that the documents advise runs each week.
 """
 
 from __future__ import annotations

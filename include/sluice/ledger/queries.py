@@ -110,7 +110,7 @@ class LedgerQueries(Deeds):
             return row
         if run_id in self.at_work(pipeline).values():
             raise LeaseHeldError(
-                f"run {run_id!r} of {pipeline!r} is at work: it has no end yet that could be judged",
+                f"run {run_id!r} of {pipeline!r} is at work, and only a run that has ended is judged",
                 state="nothing was judged; the run goes on",
                 next_step="try again when it has ended",
             )

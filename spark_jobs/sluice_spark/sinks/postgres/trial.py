@@ -83,7 +83,7 @@ def refused_rows(
     Parameters
     ----------
     connected
-        Begins a transaction, which is rolled back. The table stays as it is; its sequences advance.
+        Begins a transaction, and rolls it back at its end. The table does not change; its sequences advance.
     columns
         Of the rows.
     batches

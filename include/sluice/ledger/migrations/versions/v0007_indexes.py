@@ -1,4 +1,4 @@
-"""What no event has told of, and where each partition was read to, are found without reading all batches."""
+"""Indexes for the batches that no event announced, and for the ends of the accounts of each partition."""
 
 from alembic import op
 
