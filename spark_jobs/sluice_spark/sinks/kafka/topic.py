@@ -90,7 +90,7 @@ class KafkaTopic(KeepsStaged):
         return newest(self.marks(), self.app_id)
 
     def notes(self, newer_than: int) -> Iterator[dict[str, Any]]:
-        """Yield the commit metadata of this writer's batches above a number, newest first; none of marks that were cut."""
+        """Yield the commit metadata of this writer's batches above a number, newest first, but none of cut marks."""
         for mark in reversed(self.marks()):
             if "cut" in mark:
                 return
