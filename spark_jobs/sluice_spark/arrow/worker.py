@@ -28,8 +28,6 @@ from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader,
 
 __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 
-_LATEST = (2**63 - 1) // 1000
-"""The last record time, in milliseconds, whose microseconds are a 64-bit number: later ones would wrap around."""
 _TOLD = ("topic", "partition", "offset", "timestamp")
 """The columns of copied records whose statistics are read: by :mod:`sluice.wal`, in files and in the table's log."""
 _TRIAL = 20_000
@@ -357,8 +355,6 @@ def _distinct(offsets: Any) -> tuple[int, int, int]:
 def _refuse_times(chunk: Chunk) -> None:
     if (chunk.times < 0).any():
         raise UnreadableError("there is a record without a time, or from before 1970")
-    if (chunk.times > _LATEST).any():
-        raise UnreadableError("there is a record whose time is too late for a TIMESTAMP")
 
 
 class _Clock:

@@ -175,7 +175,8 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             return told
     step = _TOO_DEEP if _OF_STACK in raised else "read the log above; run again when the cause is fixed"
     sign = sign or Sign(SluiceError, (), step)
-    return sign.kind(f"the query failed: {_summary(text)}", state=_SAFE, next_step=sign.next_step)
+    shown = next((line for line in said.splitlines() if any(text in line for text in sign.texts)), text)
+    return sign.kind(f"the query failed: {_summary(shown.removeprefix(': '))}", state=_SAFE, next_step=sign.next_step)
 
 
 def no_file_system(error: Exception) -> ConfigError | None:

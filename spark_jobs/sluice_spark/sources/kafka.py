@@ -60,6 +60,12 @@ SIGNS = (
         "If the broker has another replica, fix this one",
     ),
     Sign(
+        OffsetsGoneError,
+        ("that overflows when converting to Spark's microsecond-precision",),
+        "Spark's Kafka source cannot read such a record, the Arrow path can: `sluice validate-spec` prints why it is not "
+        "taken. Strategies ignore_range and ignore_batch record it as lost and go on",
+    ),
+    Sign(
         SourceUnreachableError,
         ("TimeoutException", "DisconnectException", "BrokerNotAvailable", "UnknownHostException", "Connection refused"),
         "start the broker; the next run catches up",

@@ -63,6 +63,9 @@ _OF_PARTITIONS = frozenset(
 )
 """Errors after which no more records of the partition come. librdkafka reports others, too, and goes on by itself."""
 
+_LATEST = (2**63 - 1) // 1000
+"""The last time, in milliseconds, that a TIMESTAMP holds: in the year 294247."""
+
 _log = logging.getLogger("sluice.librdkafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
@@ -76,7 +79,7 @@ class KafkaChunk:
     offsets: Any
     """Ascending, as a NumPy array."""
     times: Any
-    """Record times in milliseconds since 1970; negative where the record has none."""
+    """Record times in milliseconds since 1970, at most :data:`_LATEST`; negative where the record has none."""
     kinds: Any
     """The kinds of these times as librdkafka has them; 0 means none."""
 
@@ -263,4 +266,5 @@ def _chunk(messages: list[Any], span: OffsetRange) -> KafkaChunk:
         raise UnreadableError("records of another partition came")
     pairs = chain.from_iterable(map(Message.timestamp, messages))
     kinds, times = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2).T
-    return KafkaChunk(messages, offsets, np.where(kinds == 0, -1, times), kinds.astype(np.int32))
+    times = np.where(kinds == 0, -1, np.minimum(times, _LATEST))
+    return KafkaChunk(messages, offsets, times, kinds.astype(np.int32))

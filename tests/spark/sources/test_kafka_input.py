@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from confluent_kafka import KafkaError, Message
 
@@ -54,6 +55,22 @@ def test_kafka_reader_takes_few_large_records_in_a_chunk(monkeypatch: pytest.Mon
         chunks = list(ranges.read(OffsetRange("t", 0, 0, 500)))
     assert [n for chunk in chunks for n in chunk.offsets.tolist()] == list(range(500))
     assert max(len(chunk.messages) for chunk in chunks) * MEGABYTE <= kafka_input._BYTES
+
+
+def test_kafka_record_whose_time_no_timestamp_holds_has_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Nanoseconds(Broker):
+        def consume(self, most: int, _: float) -> list[Message]:
+            self._at += 1
+            return [
+                Message(
+                    "t", 0, self._at - 1, value=b"{}", timestamp=(1, 1_700_000_000_000_000_000 if self._at > 1 else 7)
+                )
+            ]
+
+    monkeypatch.setattr(kafka_input, "Consumer", Nanoseconds)
+    with KafkaInput({}, False).opened() as ranges:
+        (chunk,) = ranges.read(OffsetRange("t", 0, 0, 2))
+    assert chunk.records()["timestamp"].cast(pa.int64()).to_pylist() == [7000, (2**63 - 1) // 1000 * 1000]
 
 
 def late(first: Message, then: int) -> type[Broker]:

@@ -45,6 +45,9 @@ def classify(error: Exception, ask: Callable[[], object] = lambda: None) -> Slui
         ("Caused by: org.apache.kafka.common.errors.TimeoutException: Timeout", SourceUnreachableError),
         ("Caused by: org.apache.kafka.common.KafkaException: Record batch for partition t-1 at offset 3 is invalid, "
          "cause: Record is corrupt (stored crc = 1, computed crc = 2)", OffsetsGoneError),
+        ("Lost task 0.0: org.apache.spark.sql.kafka010.KafkaIllegalStateException: Record at topic t partition 0 "
+         "offset 10 has timestamp value 17 that overflows when converting to Spark's microsecond-precision T.\n\tat x\n"
+         "Caused by: java.lang.ArithmeticException: long overflow", OffsetsGoneError),
         ("Caused by: java.io.IOException: No space left on device", SinkError),
         ("Caused by: org.apache.hadoop.fs.ParentNotDirectoryException: Parent path is not a directory", SinkError),
         ("Caused by: java.lang.NullPointerException", SluiceError),
