@@ -62,8 +62,8 @@ SIGNS = (
     Sign(
         OffsetsGoneError,
         ("that overflows when converting to Spark's microsecond-precision",),
-        "Spark's Kafka source cannot read such a record, the Arrow path can: `sluice validate-spec` prints why it is not "
-        "taken. Strategies ignore_range and ignore_batch record it as lost and go on",
+        "Spark's Kafka source cannot read such a record, the Arrow path can: `sluice validate-spec` prints why it is "
+        "not taken. Strategies ignore_range and ignore_batch record it as lost and go on",
     ),
     Sign(
         SourceUnreachableError,
