@@ -152,7 +152,7 @@ class LedgerQueries(Deeds):
         )
         planned = {
             r["run"]: [OffsetRange(*span) for span in r["payload"]["ranges"]]
-            for r in self._rows(plans.order_by(events.c.id))
+            for r in sorted(self._rows(plans.add_columns(events.c.id)), key=lambda r: r["id"])
         }  # the newest of several attempts wins
         span = (parts.c.run, parts.c.topic, parts.c.partition)
         accounts = sa.select(*span, sa.func.min(parts.c.start).label("start"), sa.func.max(parts.c.end).label("end"))
@@ -208,24 +208,46 @@ class LedgerQueries(Deeds):
 
     def reached(self, pipeline: str) -> Positions:
         """Return the live pipeline's committed positions, according to the accounts."""
-        table, ends = schema.account, Positions()
-        query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end")).where(
-            table.c.pipeline == pipeline, table.c.epoch > REDRIVEN, table.c.closed.is_(None)
-        )
-        for r in self._rows(query.group_by(table.c.topic, table.c.partition)):
-            ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
-        return ends
+        table = schema.account
+        return self._ends(table, pipeline, table.c.epoch > REDRIVEN, table.c.closed.is_(None))
 
     def furthest_known(self, pipeline: str) -> Positions:
         """Return how far each partition was ever read or lost, whatever became of it since."""
-        found = Positions()
-        for table in (schema.account, schema.lost):
-            query = sa.select(table.c.topic, table.c.partition, sa.func.max(table.c.end).label("end"))
-            query = query.where(table.c.pipeline == pipeline).group_by(table.c.topic, table.c.partition)
-            for r in self._rows(query):
-                ends = found.setdefault(r["topic"], {})
-                ends[int(r["partition"])] = max(int(r["end"]), ends.get(int(r["partition"]), 0))
+        found = self._ends(schema.account, pipeline)
+        for topic, parts in self._ends(schema.lost, pipeline).items():
+            ends = found.setdefault(topic, {})
+            ends.update({p: max(end, ends.get(p, 0)) for p, end in parts.items()})
         return found
+
+    def _ends(self, table: sa.Table, pipeline: str, *which: sa.ColumnElement[bool]) -> Positions:
+        """Return the greatest end of each partition, among the rows that meet conditions.
+
+        The index is skipped through from partition to partition (https://wiki.postgresql.org/wiki/Loose_indexscan), so
+        the cost depends on the number of partitions, and not on that of runs.
+        """
+        own = table.c.pipeline == pipeline
+
+        def first(column: sa.ColumnElement[Any], *at: sa.ColumnElement[bool]) -> sa.ScalarSelect[Any]:
+            return sa.select(sa.func.min(column)).where(own, *at).scalar_subquery()
+
+        topics = sa.select(first(table.c.topic).label("topic")).cte("topics", recursive=True)
+        topics = topics.union_all(
+            sa.select(first(table.c.topic, table.c.topic > topics.c.topic)).where(topics.c.topic.is_not(None))
+        )
+        here = table.c.topic == topics.c.topic
+        parts = sa.select(topics.c.topic, first(table.c.partition, here).label("partition")).cte(
+            "parts", recursive=True
+        )
+        here = table.c.topic == parts.c.topic
+        behind = first(table.c.partition, here, table.c.partition > parts.c.partition)
+        parts = parts.union_all(sa.select(parts.c.topic, behind).where(parts.c.partition.is_not(None)))
+        here = sa.and_(own, table.c.topic == parts.c.topic, table.c.partition == parts.c.partition)
+        last = sa.select(sa.func.max(table.c.end)).where(here, *which).scalar_subquery()
+        ends = Positions()
+        for r in self._rows(sa.select(parts.c.topic, parts.c.partition, last.label("end"))):
+            if r["end"] is not None:
+                ends.setdefault(r["topic"], {})[int(r["partition"])] = int(r["end"])
+        return ends
 
     def running(self, pipeline: str) -> str | None:
         """Return the id of the run whose driver holds the pipeline's lease and may be alive; None if there is none."""
@@ -440,18 +462,18 @@ class LedgerQueries(Deeds):
         )
         interval = self._rows(sa.select(runs.c.interval).where(runs.c.pipeline == pipeline, runs.c.run == run_id))
         of_interval = bool(interval and interval[0]["interval"])
-        same = (parts.c.pipeline == table.c.pipeline, parts.c.epoch == table.c.epoch, parts.c.batch == table.c.batch)
-        query = (
-            sa.select(parts)
-            .join(table, sa.and_(*same))
-            .where(
-                table.c.pipeline == pipeline,
-                table.c.state == "committed",
-                table.c.announced.is_(None),
-                table.c.epoch.in_(own) if of_interval else table.c.epoch >= REDRIVEN,
-            )
+        news = sa.select(table.c.epoch, table.c.batch, table.c.run).where(
+            table.c.pipeline == pipeline,
+            table.c.state == "committed",
+            table.c.announced.is_(None),
+            table.c.epoch.in_(own) if of_interval else table.c.epoch >= REDRIVEN,
         )
-        rows = self._rows(query.order_by(parts.c.topic, parts.c.partition, parts.c.start))
+        keys = {(b["epoch"], b["batch"]) for b in self._rows(news)}
+        query = sa.select(parts).where(
+            parts.c.pipeline == pipeline, parts.c.run.in_(news.with_only_columns(table.c.run))
+        )
+        rows = [r for r in self._rows(query) if (r["epoch"], r["batch"]) in keys]
+        rows.sort(key=lambda r: (r["topic"], r["partition"], r["start"]))
         upto: dict[int, int] = {}
         for r in rows:
             upto[r["epoch"]] = max(r["batch"], upto.get(r["epoch"], 0))
@@ -494,7 +516,8 @@ class LedgerQueries(Deeds):
             query = query.where(table.c.closed.is_(None))
         if batch is not None:
             query = query.where(table.c.epoch == batch.epoch, table.c.batch == batch.batch)
-        rows = self._rows(query.order_by(table.c.topic, table.c.partition, table.c.start))
+        # not sorted by the database: SQLite would read all runs in this order rather than find one
+        rows = sorted(self._rows(query), key=lambda r: (r["topic"], r["partition"], r["start"]))
         return [RangeAccount.from_dict(r) for r in rows]
 
     def account(self, pipeline: str, run_id: str) -> dict[str, Any]:

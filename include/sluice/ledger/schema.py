@@ -20,7 +20,7 @@ __all__ = [
     "sealed",
 ]
 
-HEAD = "0007"
+HEAD = "0008"
 """The schema version that this code reads and writes; migrations upgrade to it."""
 
 VERSION_TABLE = "sluice_version"
@@ -41,7 +41,7 @@ event = sa.Table(
     sa.Column("pipeline", sa.String(64), nullable=False),
     sa.Column("run", sa.String(250), nullable=False),
     sa.Column("payload", _json, nullable=False),
-    sa.Index("sluice_event_run", "pipeline", "run"),
+    sa.Index("sluice_event_run", "pipeline", "run", "type"),
     sa.Index("sluice_event_type", "pipeline", "type"),
 )
 

@@ -90,7 +90,7 @@ class Verdicts(LedgerQueries):
         table, events = schema.run, schema.event
         plans = sa.select(events.c.id, events.c.run).where(events.c.pipeline == pipeline, events.c.type == "RunPlanned")
         seen, before = set[str](), sa.true()
-        while page := self._rows(plans.where(before).order_by(events.c.id.desc()).limit(_AT_ONCE)):
+        while page := self._rows(plans.where(before).order_by(events.c.id.desc()).limit(_AT_ONCE if seen else 20)):
             before = events.c.id < page[-1]["id"]
             some = [run for run in dict.fromkeys(row["run"] for row in page) if run not in seen]
             seen.update(some)
