@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.session import Parser, run_main, session
@@ -48,7 +47,7 @@ def run_of(args: argparse.Namespace, open_session: Callable[[], SparkSession]) -
     pipeline = load(args.pipeline)
     request, home = RunRequest.parse(args, pipeline), Home.from_env()
     judge = Judge(pipeline, home, request.run_id) if request.validate else None
-    recovery = Recovery.REPLAY if request.interval is not None else request.recovery or pipeline.recovery
+    recovery = request.recovery or pipeline.recovery
     context = RunContext(pipeline, request.run_id, Ledger.open(), home, open_session, recovery, judge, request.reason)
     if request.interval is not None:
         kind = IntervalRun if pipeline.window is None else WindowIntervalRun

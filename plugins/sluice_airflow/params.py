@@ -50,7 +50,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             enum=[r.value for r in offered],
             values_display={r.value: f"{r.value}: {r.promise}" for r in offered},
             title="Recovery",
-            description_md="How this run recovers. The pipeline's file says "
+            description_md="How this run, live or of an interval, recovers. The pipeline's file says "
             f"`{pipeline.recovery.value}`; choose another strategy for this run only.",
         ),
         "max_records_per_batch": Param(
@@ -58,8 +58,8 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             type=["null", "integer"],
             minimum=1,
             title="Records per batch, about",
-            description_md="Smaller batches lose less work to a crash; larger ones are faster. "
-            "Empty: 500,000; on the Arrow path what took half a minute in earlier runs, at most 5,000,000.",
+            description_md="Of live runs only. Smaller batches lose less work to a crash; larger ones are faster. "
+            "Empty: 500,000; on the Arrow path as many as took half a minute in earlier runs, at most 5,000,000.",
         ),
         "validate": Param(
             True,

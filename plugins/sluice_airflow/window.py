@@ -14,6 +14,7 @@ from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.request import RunRequest
 from sluice.text import run_of_interval
+from sluice_airflow.arguments import count_of
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -37,11 +38,13 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True)
 class RunWindow:
-    """A run's id in the ledger, the interval that it means (None: what is available now), and why it was asked for."""
+    """A run's id in the ledger, the interval that it means (None: what is available now), and what was asked for."""
 
     run_id: str
     interval: Interval | None
     reason: str | None
+    recovery: Recovery | None
+    """The strategy of an interval."""
 
 
 def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) -> RunWindow:
@@ -67,8 +70,9 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
     Raises
     ------
     ConfigError
-        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval is not valid; and if the
-        run was given a param that a DAG of a pipeline file does not have.
+        When ``mode``, ``start`` and ``end`` contradict each other or the run, or the interval is not valid; when an
+        interval was given a strategy or a limit that it cannot have; and if the run was given a param that a DAG of a
+        pipeline file does not have.
     """
     refuse_unknown(context, {"mode", "recovery", "validate"})
     params = dict(context.get("params") or {})
@@ -104,12 +108,21 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
             state=_UNTOUCHED,
             next_step="give both, or choose mode available_now",
         )
-    # the DAG's param has a default, which is the file's: only a choice that differs was asked for
+    # the DAG's params have defaults, which are the file's: only a choice that differs was asked for
     asked = params.get("recovery")
-    chosen = Recovery(asked) if asked and asked != pipeline.recovery.value else None
-    request = RunRequest.of(pipeline, name, recovery=chosen, start=start, end=end, reason=_text(params.get("reason")))
-    interval = request.interval
-    return RunWindow(name if interval is None else run_of_interval(name), interval, request.reason)
+    limit = count_of("max_records_per_batch", params.get("max_records_per_batch"))
+    request = RunRequest.of(
+        pipeline,
+        name,
+        recovery=asked if asked != pipeline.recovery else None,
+        max_records_per_batch=limit if limit != pipeline.source.config.max_records_per_batch else None,
+        start=start,
+        end=end,
+        reason=_text(params.get("reason")),
+    )
+    if request.interval is None:
+        return RunWindow(name, None, request.reason, None)
+    return RunWindow(run_of_interval(name), request.interval, request.reason, request.recovery)
 
 
 def refuse_unknown(context: Context, ours: Set[str]) -> None:

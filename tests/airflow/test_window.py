@@ -78,9 +78,20 @@ def test_run_window_refuses_contradictory_params(kind: str, dates: Any, params: 
     assert caught.value.state == "nothing was read or written"
 
 
-def test_run_window_does_not_take_a_skipping_strategy_of_the_file_for_a_choice() -> None:
-    params = {"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_range"}
-    assert run_window(asked("manual", None, **params), pipeline(recovery="ignore_range")).interval is not None
+@pytest.mark.parametrize(
+    ("live", "asked_for", "found"),
+    [("replay", "wal", "wal"), ("wal", "wal", "wal"), ("ignore_range", "ignore_range", "ignore_range"),
+     ("ignore_batch", "ignore_batch", "replay"), ("ignore_batch", "hot", "hot"), ("hot", None, "hot")],
+)  # fmt: skip
+def test_run_window_has_the_strategy_of_an_interval(live: str, asked_for: str | None, found: str) -> None:
+    window = run_window(asked("backfill", MARCH, recovery=asked_for), pipeline(recovery=live))
+    assert window.recovery == found
+
+
+def test_run_window_refuses_a_limit_of_records_for_an_interval_alone() -> None:
+    with pytest.raises(ConfigError, match="max_records_per_batch"):
+        run_window(asked("backfill", MARCH, max_records_per_batch=7), pipeline())
+    assert run_window(asked("scheduled", MARCH, max_records_per_batch=7), pipeline()).interval is None
 
 
 def test_run_window_refuses_an_interval_of_a_pipeline_that_aggregates() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -203,6 +204,35 @@ def test_interval_reads_the_log_where_kafka_dropped_its_records(sandbox: Sandbox
         assert any("write-ahead log" in note for note in notes(sandbox, name)) == log
     assert by_run(sandbox) == {"log": 8, "both": 12, "kafka": 8, "one": 8, "two": 4}
     deep(sandbox)
+
+
+def test_interval_reads_what_its_strategy_says(sandbox: Sandbox) -> None:
+    sandbox.configure(recovery="wal", wal=KEPT)
+    feed_days(sandbox, 1, 11)
+    sandbox.run("live")
+    before = without_run(sandbox)
+    sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
+    sandbox.configure(recovery="replay", wal=KEPT)
+    assert "recovery wal" in sandbox.run("the source alone", interval=days(1, 4), expect=21).message
+    sandbox.configure(recovery="wal", wal=KEPT)
+    sandbox.run("the log first", interval=days(4, 8))
+    (planned,) = (e for e in sandbox.ledger.events(sandbox.name, "the log first") if e["type"] == "RunPlanned")
+    assert planned["payload"]["sources"]["kafka"] == []
+    shutil.rmtree(sandbox.home / "logs")
+    for name in ("what is there", "again"):
+        sandbox.configure(recovery="ignore_range", wal=KEPT)
+        sandbox.run(name, interval=days(2, 5))
+        assert without_run(sandbox) == before
+        account = sandbox.account(name)
+        assert (account["lost"], account["written"]) == (6, 6)
+        assert any("rows of them stay as they were" in note for note in notes(sandbox, name))
+        assert sandbox.ledger.lost(sandbox.name) == []
+    sandbox.run("nothing is there", interval=days(1, 2), expect=21)
+    sandbox.configure(recovery="hot", engine="spark")
+    sandbox.run("held", interval=days(6, 8))
+    assert any("hot continued as replay" in note for note in notes(sandbox, "held"))
+    assert by_run(sandbox) == {"live": 22, "the log first": 4, "again": 6, "held": 8}
+    assert without_run(sandbox) == before
 
 
 @pytest.mark.long

@@ -156,7 +156,13 @@ def test_scheduler_backfill_reprocesses_days_beside_the_live_pipeline(host: Host
 
     # the fix comes to history by way of the backfill, and to what is new by way of live runs
     daily.file.write_text(DAILY.format(version=2, least=0))
-    options = ("--max-active-runs", "2", "--run-backwards", "--dag-run-conf", '{"reason": "version 2"}')
+    options = (
+        "--max-active-runs",
+        "2",
+        "--run-backwards",
+        "--dag-run-conf",
+        '{"reason": "version 2", "recovery": "ignore_range"}',
+    )
     daily.airflow.backfill("orders", *dates(3, 4), *options)
     daily.feed(datetime.now(UTC))
     live = daily.trigger()
@@ -170,7 +176,7 @@ def test_scheduler_backfill_reprocesses_days_beside_the_live_pipeline(host: Host
     for run in runs:
         account = ledger.account("orders", f"{run['dag_run_id']}__interval")
         assert (account["written"], account["replaced"], account["verdict"]) == (EACH, EACH, "passed")
-        assert account["reason"] == "version 2"
+        assert (account["reason"], account["recovery"]) == ("version 2", "ignore_range")
     assert ledger.account("orders", live)["written"] == EACH
 
     # none: days that have a run are left alone. failed: there is none. completed: reprocessed, under the same run
@@ -185,11 +191,13 @@ def test_scheduler_backfill_reprocesses_days_beside_the_live_pipeline(host: Host
     third = next(run for run in daily.of_backfill() if "2013-03-04" in run["logical_date"])
     body = {"dry_run": False, "dag_run_id": third["dag_run_id"], "task_ids": ["ingest"], "only_failed": False}
     daily.airflow.call("POST", "/dags/orders/clearTaskInstances", body)
-    by_hand = daily.trigger(mode="interval", start="2013-03-05T00:00:00Z", end="2013-03-06T00:00:00Z", reason="by hand")
+    fifth = {"start": "2013-03-05T00:00:00Z", "end": "2013-03-06T00:00:00Z"}
+    by_hand = daily.trigger(mode="interval", **fifth, reason="by hand", recovery="hot")
     daily.await_that(lambda: daily.ended(by_hand) and daily.ended(third["dag_run_id"]), "both ended", 600)
     daily.await_that(
         lambda: all(daily.is_over(run) for run in daily.of_backfill()), "the third day was reprocessed", 600
     )
+    assert ledger.account("orders", f"{by_hand}__interval")["recovery"] == "hot"
     assert daily.versions() == {1: 3 * EACH, 2: EACH, 3: 3 * EACH}
     assert set(daily.table().values()) == {1}
 

@@ -85,7 +85,8 @@ def run(
         Recovery | None, typer.Option(help="The recovery strategy. Default: the pipeline file's.")
     ] = None,
     max_records_per_batch: Annotated[
-        int | None, typer.Option(min=1, metavar="N", help="Records per batch, about. Default: the pipeline file's.")
+        int | None,
+        typer.Option(min=1, metavar="N", help="Records per batch of a live run, about. Default: the file's."),
     ] = None,
     start: Annotated[
         str | None,
@@ -109,8 +110,8 @@ def run(
     runs on local[*].
 
     With --start and --end, the run reprocesses (backfills) that interval of
-    record time. It reads the offsets again, from Kafka, or from the write-ahead
-    log if Kafka no longer has them. It replaces exactly the interval's rows in
+    record time. It reads the offsets again, from the source or the write-ahead
+    log, as its strategy says. It replaces exactly the interval's rows in
     sink and quarantine, in one transaction each. Live runs and other intervals
     may run meanwhile. Nothing beyond the live position is changed. Idempotent:
     running it twice leaves the same rows.

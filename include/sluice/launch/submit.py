@@ -22,7 +22,6 @@ from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
 from sluice.ranges import OffsetRange
-from sluice.recovery import Recovery
 from sluice.run.request import RunRequest
 from sluice.shipped import base, shipped
 from sluice.text import checked_run, storable
@@ -170,8 +169,7 @@ def bounded_run(
 
 def _in_workers(pipeline: Pipeline, request: RunRequest, engine: str | None) -> bool:
     """Return whether the JVM will probably see no record."""
-    recovery = Recovery.REPLAY if request.interval else request.recovery or pipeline.recovery
-    if spark_alone(pipeline, recovery) is not None:
+    if spark_alone(pipeline, request.recovery or pipeline.recovery) is not None:
         return False
     # what another statement needs, only Spark's side can tell
     return engine == "arrow" or (engine is None and pipeline.transform.sql in (None, EVERYTHING))

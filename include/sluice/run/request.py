@@ -11,7 +11,7 @@ from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.text import checked_run, storable
 
-__all__ = ["RunRequest"]
+__all__ = ["RunRequest", "interval_recovery"]
 
 _UNTOUCHED = "nothing was read or written"
 
@@ -25,9 +25,9 @@ class RunRequest:
     run_id
         The run id; a retry of the same run uses the same id.
     recovery
-        Overrides the pipeline file's strategy.
+        The strategy; None means the pipeline file's.
     max_records_per_batch
-        Overrides the pipeline file's approximate limit of records in a batch.
+        Overrides the pipeline file's approximate limit of records in a batch. Not for an interval.
     interval
         The interval of record time to replace in the sink; None means what is available now.
     reason
@@ -67,12 +67,22 @@ class RunRequest:
         ------
         ConfigError
             If it is invalid: a bad run id, only one end of an interval, an interval of a pipeline without intervals, a
-            strategy that the pipeline cannot use, or an ``ignore_*`` strategy for an interval.
+            strategy that the run cannot have, or a limit of records for an interval.
         """
-        strategy = Recovery(recovery) if recovery else None
-        interval = _interval(pipeline, start, end, strategy)
-        if interval is None and (refusal := pipeline.refusal(strategy or pipeline.recovery)):
+        interval, strategy = _interval(pipeline, start, end), Recovery(recovery) if recovery else None
+        if interval is None:
+            refusal = pipeline.refusal(strategy or pipeline.recovery)
+        else:
+            strategy = strategy or interval_recovery(pipeline, pipeline.recovery)
+            refusal = _refusal_of_interval(pipeline, strategy)
+        if refusal is not None:
             raise ConfigError(refusal, state=_UNTOUCHED, next_step="choose another strategy with --recovery")
+        if interval is not None and max_records_per_batch is not None:
+            raise ConfigError(
+                "max_records_per_batch is for live runs: an interval is replaced in one transaction",
+                state=_UNTOUCHED,
+                next_step="leave it out, or choose a shorter interval",
+            )
         if max_records_per_batch is not None and max_records_per_batch < 1:
             raise ConfigError(
                 "--max-records-per-batch must be at least 1", state=_UNTOUCHED, next_step="give a positive number"
@@ -122,7 +132,19 @@ class RunRequest:
         )
 
 
-def _interval(pipeline: Pipeline, start: str | None, end: str | None, recovery: Recovery | None) -> Interval | None:
+def interval_recovery(pipeline: Pipeline, live: Recovery) -> Recovery:
+    """Return the strategy of an interval for which none was chosen: that of live runs, or ``replay`` if it has none."""
+    return Recovery.REPLAY if _refusal_of_interval(pipeline, live) else live
+
+
+def _refusal_of_interval(pipeline: Pipeline, recovery: Recovery) -> str | None:
+    """Return why an interval cannot be replaced by this strategy; None if it can."""
+    if recovery is Recovery.IGNORE_BATCH:
+        return f"an interval replaces existing rows: strategy {recovery} would skip all of them"
+    return pipeline.refusal(recovery)
+
+
+def _interval(pipeline: Pipeline, start: str | None, end: str | None) -> Interval | None:
     if not start and not end:
         return None
     if not start or not end:
@@ -134,11 +156,5 @@ def _interval(pipeline: Pipeline, start: str | None, end: str | None, recovery: 
     if (why := pipeline.no_intervals) is not None:
         raise ConfigError(
             why, state=_UNTOUCHED, next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}"
-        )
-    if recovery is not None and recovery.ignores:
-        raise ConfigError(
-            f"an interval replaces existing rows: strategy {recovery} would skip some of their records",
-            state=_UNTOUCHED,
-            next_step="leave the strategy out: an interval run replaces the whole interval, or changes nothing",
         )
     return Interval.parse(start, end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedError
@@ -119,13 +119,22 @@ class Available:
         rest = subtract(wanted, self.kafka.values())
         return subtract(rest, [span for r in rest for span in self.log.spans(r.topic, r.partition)])
 
-    def split(self, ranges: Sequence[OffsetRange]) -> tuple[list[OffsetRange], list[OffsetRange], list[Segment]]:
-        """Return the ranges to read from Kafka, those to read from the log instead, and the log's segments."""
-        kafka = overlaps(ranges, self.kafka.values())
+    def split(
+        self, ranges: Sequence[OffsetRange], *, log_first: bool = False
+    ) -> tuple[list[OffsetRange], list[OffsetRange], list[Segment]]:
+        """Return the ranges to read from Kafka, those to read from the log, and the log's segments.
+
+        Parameters
+        ----------
+        log_first
+            Whether Kafka is asked for what the log lacks, and not the other way round.
+        """
+        kafka = [] if log_first else overlaps(ranges, self.kafka.values())
         rest = subtract(ranges, kafka)
         segments = self.log.segments(rest) if rest else []
         # after a reset, segments of two epochs may have the same offsets
-        return kafka, subtract(rest, subtract(rest, [s.range for s in segments])), segments
+        without = subtract(rest, [s.range for s in segments])
+        return kafka or overlaps(without, self.kafka.values()), subtract(rest, without), segments
 
 
 @dataclass(frozen=True)
@@ -154,11 +163,26 @@ class Resolved:
     beyond: tuple[OffsetRange, ...]
     whole: bool
     firsts: Mapping[Key, int]
+    given_up: tuple[OffsetRange, ...] = ()
+    """Parts of the ranges that nothing can be read of, which the run's strategy accepts."""
+
+    def giving_up(self, gone: Sequence[OffsetRange]) -> Resolved:
+        """Return the same, with these offsets given up; the ranges are extended to them."""
+        ranges, passed = [], subtract(self.passed, gone)
+        for span in self.ranges:
+            parts = [span] if len(span) else []
+            parts += [r for r in gone if (r.topic, r.partition) == (span.topic, span.partition)]
+            if parts:
+                first, last = min(r.start for r in parts), max(r.end for r in parts)
+                span = OffsetRange(span.topic, span.partition, first, last)
+                passed += subtract([span], parts)
+            ranges.append(span)
+        return replace(self, ranges=tuple(ranges), passed=tuple(passed), given_up=tuple(gone))
 
     @property
     def read(self) -> list[OffsetRange]:
         """The parts of the ranges that may hold records of the interval."""
-        return subtract([r for r in self.ranges if len(r)], self.passed)
+        return subtract([r for r in self.ranges if len(r)], [*self.passed, *self.given_up])
 
 
 def missing(

@@ -5,7 +5,7 @@ atomic commit, on a disk and on an object store, of which only one of two writer
 the log without this project. And Parquet verifies a CRC-32 of each page while reading, so a check needs no second pass.
 """
 
-from sluice.wal.log import WriteAheadLog
+from sluice.wal.log import Unread, WriteAheadLog
 from sluice.wal.segment import Damage, DamagedLogError, Segment
 
-__all__ = ["Damage", "DamagedLogError", "Segment", "WriteAheadLog"]
+__all__ = ["Damage", "DamagedLogError", "Segment", "Unread", "WriteAheadLog"]

@@ -13,7 +13,7 @@ from sluice.wal.catalog import Catalog
 from sluice.wal.removal import Cleaned
 from sluice.wal.segment import Damage, Segment, footer_of, rows_of
 
-__all__ = ["WriteAheadLog"]
+__all__ = ["Unread", "WriteAheadLog"]
 
 
 class WriteAheadLog(Catalog):
@@ -185,3 +185,11 @@ class WriteAheadLog(Catalog):
         the next cleaning that is thorough or finds something removes these files.
         """
         return removal.remove(self, threshold, applied=applied, needed=needed, dry_run=dry_run, thorough=thorough)
+
+
+class Unread(WriteAheadLog):
+    """A log that a run does not read, whatever it holds."""
+
+    def known(self) -> list[tuple[str, OffsetRange]]:
+        """Return nothing."""
+        return []

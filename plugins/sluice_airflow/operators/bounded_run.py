@@ -15,7 +15,7 @@ from sluice.pipeline import load
 from sluice.ranges import joined
 from sluice.recovery import Recovery, Route
 from sluice.run.held import refuse_held
-from sluice.run.request import RunRequest
+from sluice.run.request import RunRequest, interval_recovery
 from sluice_airflow.arguments import choice_of, count_of, is_known, is_unset
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
@@ -94,14 +94,18 @@ class BoundedRunOperator(SubmitOperator):
         settings = self.spark_settings(pipeline)
         window = run_window(context, pipeline, self.run_id)
         self.run_id = window.run_id
-        recovery = self._asked("recovery", context) if window.interval is None else None
-        limit = self._asked("max_records_per_batch", context)
+        recovery = choice_of("recovery", self._asked("recovery", context), Recovery)
+        limit = count_of("max_records_per_batch", self._asked("max_records_per_batch", context))
+        if window.interval is not None:
+            # a strategy of the task, as one of the file, is that of live runs, and so is a limit
+            own = None if is_unset(self.recovery) else recovery
+            recovery, limit = window.recovery if own is None else interval_recovery(pipeline, own), None
         validate = self._asked("validate", context)
         kafka = self.source_connection(pipeline)
         request = RunRequest(
             self.run_id,
-            choice_of("recovery", recovery, Recovery),
-            count_of("max_records_per_batch", limit),
+            recovery,
+            limit,
             window.interval,
             window.reason,
             validate is None or str(validate).lower() == "true",

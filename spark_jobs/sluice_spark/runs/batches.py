@@ -79,19 +79,6 @@ class MicroBatches:
             return self.max_records or self.context.pipeline.source.config.batch_limit
         return fitting(self.context.ledger.paces(self.context.pipeline.name, limit=20), _SECONDS, _LARGEST)
 
-    def teller(self) -> Callable[[str], None]:
-        """Return what tells, once for each reason, that a batch is not held as the strategy promises."""
-        told: set[str] = set()
-        recovery = self.context.recovery
-
-        def tell(shortfall: str) -> None:
-            if shortfall not in told:
-                logger.warning("strategy %s continues as replay: %s", recovery, shortfall)
-                self.context.ledger.degraded(self.lease, f"{recovery} continued as replay: {shortfall}")
-            told.add(shortfall)
-
-        return tell
-
     def stream(
         self,
         tables: Tables,

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from sluice.decoders.registry import ask
 from sluice.faults import point
 from sluice.home import Home
-from sluice.ledger import Epoch, Ledger
+from sluice.ledger import Epoch, Lease, Ledger
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice.run.settled import settled_of
@@ -94,6 +94,18 @@ class RunContext:
     def strategy(self) -> Strategy:
         """The strategy of the run."""
         return STRATEGIES[self.recovery]
+
+    def teller(self, lease: Lease) -> Callable[[str], None]:
+        """Return what tells, once for each reason, that records are not held as the strategy promises."""
+        told: set[str] = set()
+
+        def tell(shortfall: str) -> None:
+            if shortfall not in told:
+                logger.warning("strategy %s continues as replay: %s", self.recovery, shortfall)
+                self.ledger.degraded(lease, f"{self.recovery} continued as replay: {shortfall}")
+            told.add(shortfall)
+
+        return tell
 
     @cached_property
     def gate(self) -> Gate:

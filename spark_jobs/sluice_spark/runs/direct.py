@@ -39,6 +39,7 @@ class DirectRoute:
         entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
         limit = self.batches.limit(arrow=arrow is not None)
+        tell = context.teller(self.batches.lease)
         forecast = Forecast(self.batches.reader, tables, limit, ends(self.batches.states))
 
         def on_batch(records: DataFrame, number: int) -> None:
@@ -51,7 +52,7 @@ class DirectRoute:
                 compiled(records, self.batches.spark)
             elif arrow is not None:
                 arrow.expect(lambda: ((tables.batch_name(n), coming) for n, coming in forecast.after(number)))
-            with strategy.hold(records, source, self.batches.teller(), later=arrow is not None) as held:
+            with strategy.hold(records, source, tell, later=arrow is not None) as held:
                 frame = held.frame
                 if not any(map(len, ranges)):
                     frame = records  # nothing is in it: nothing can be read again, or has to be held

@@ -43,7 +43,7 @@ from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, overtaken
 from sluice_spark.sinks.further import ALSO
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.sources.base import Records
 from sluice_spark.transforms.lookups import Lookups
 
 __all__ = ["IntervalRun", "Leaving"]
@@ -69,6 +69,7 @@ class Leaving(NamedTuple):
     told: Mapping[str, Any] = MappingProxyType({})
 
 
+_GONE = "in neither the source nor the write-ahead log"
 _AS_BEFORE = "this run replaced nothing in sink and quarantine"
 
 
@@ -133,7 +134,8 @@ class IntervalRun(Run):
             known = self.ledger.interval(name, self.interval.key)
             if known is not None:
                 enter_interval(self.ledger, lease, self._tables(known.number))
-            states, available = self._offsets.available()
+            reads_log = self.context.recovery in (Recovery.WAL, Recovery.IGNORE_RANGE)
+            states, available = self._offsets.available(without_log=not reads_log)
             self._check = SourceCheck(self.context, available.source)
             resolved = self._offsets.resolve(lease, known, available)
             lost = [
@@ -141,9 +143,10 @@ class IntervalRun(Run):
                 for row in self.ledger.never_read(name)
                 for common in overlaps([row.range], resolved.ranges)
             ]
+            lost += [LostRange(r, _GONE) for r in subtract(resolved.given_up, [item.range for item in lost])]
             readable = subtract(resolved.read, [item.range for item in lost])
             passed = subtract(resolved.passed, [item.range for item in lost])
-            kafka, log, segments = available.split(readable)
+            kafka, log, segments = available.split(readable, log_first=self.context.recovery is Recovery.WAL)
             if kafka:
                 self._check.not_rewritten(self.ledger.reached(name))
             self._read_from = {r.topic: ids_of(states)[r.topic] for r in kafka if r.topic in ids_of(states)}
@@ -157,13 +160,14 @@ class IntervalRun(Run):
             tables = self._tables(number)
         ranges = [r for r in resolved.ranges if len(r)]
         self._plan(lease, ranges, states, epoch=-number, sources={"kafka": kafka, "log": log} if log else None)
-        self._say(lease, resolved, lost, log)
+        self._say(lease, resolved, lost, subtract(log, available.kafka.values()))
         if self._due(tables, readable):
             spark = self.context.session()
-            self.context.warm_up(spark, Recovery.REPLAY, sum(map(len, readable)))
+            self.context.warm_up(spark, self.context.recovery, sum(map(len, readable)))
             source = self._offsets.source(spark, available, kafka, log, segments)
-            with self.context.watch.phase("query"):
-                self._write(lease, spark, tables, ranges, readable, lost, passed, source)
+            strategy, tell = self.context.strategy, self.context.teller(lease)
+            with self.context.watch.phase("query"), strategy.hold_when_read(spark, source, tell) as held:
+                self._write(lease, spark, tables, ranges, readable, lost, passed, held)
             point("query-ended")
         return self._judge(lease, tables.sink)
 
@@ -227,7 +231,9 @@ class IntervalRun(Run):
         if not any(self.ledger.reached(self.pipeline.name).values()):
             notes.append("no live run has read anything yet: run the pipeline without an interval first")
         if lost:
-            notes.append(f"{sum(len(i.range) for i in lost):,} offsets are lost, and stay lost until they are redriven")
+            count = sum(len(i.range) for i in lost if i.reason != _GONE)
+            if count:
+                notes.append(f"{count:,} offsets are lost, and stay lost until they are redriven")
         if log:
             notes.append(f"read from the write-ahead log, because Kafka no longer has them: {describe(log)}")
         for note in notes:
@@ -245,7 +251,7 @@ class IntervalRun(Run):
         readable: Sequence[OffsetRange],
         lost: Sequence[LostRange],
         passed: Sequence[OffsetRange],
-        source: RecordsInParts,
+        source: Records,
     ) -> None:
         for table in (tables.replacing(), tables.quarantine, tables.further):
             table.check_replaceable()
@@ -354,16 +360,15 @@ class IntervalRun(Run):
         """Return whether there is anything to replace, or to replace it with."""
         return bool(readable)
 
-    def _records(self, source: RecordsInParts, readable: Sequence[OffsetRange]) -> DataFrame:
+    def _records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
         """Return the records of these ranges."""
         return source.read(readable)
 
     def _writer(self, spark: SparkSession, tables: Tables, lookups: Lookups) -> BatchWriter:
         """Return what prepares the interval's rows."""
         writer = self.context.writer(spark, tables, lookups)
-        return replace(
-            writer, within=self.interval.milliseconds, arrow=self.context.arrow(spark, writer, Recovery.REPLAY)
-        )
+        arrow = self.context.arrow(spark, writer, self.context.recovery)
+        return replace(writer, within=self.interval.milliseconds, arrow=arrow)
 
     def _leaving(
         self,
@@ -372,7 +377,7 @@ class IntervalRun(Run):
         prepared: PreparedBatch,
         readable: Sequence[OffsetRange],
         passed: Sequence[OffsetRange],
-        source: RecordsInParts,
+        source: Records,
     ) -> Leaving:
         """Return what the interval's rows take the place of, after checking that it may go."""
         gone = Slice(readable, *self.interval.milliseconds)
@@ -388,7 +393,7 @@ class IntervalRun(Run):
         readable: Sequence[OffsetRange],
         lost: Sequence[LostRange],
         passed: Sequence[OffsetRange],
-        source: RecordsInParts,
+        source: Records,
     ) -> PreparedBatch:
         try:
             return writer.prepare(self._records(source, readable), name, ranges, source, lost, passed)
@@ -399,7 +404,7 @@ class IntervalRun(Run):
             raise source.diagnose(error, readable) from error
 
     def _nothing_vanishes(
-        self, prepared: PreparedBatch, source: RecordsInParts, passed: Sequence[OffsetRange]
+        self, prepared: PreparedBatch, source: Records, passed: Sequence[OffsetRange]
     ) -> Callable[[Mapping[Key, Any]], None]:
         """Return a check that raises if rows to remove come from records that compaction removed from the source."""
         gaps = {(a.range.topic, a.range.partition): a.range for a in prepared.accounts if a.counts.absent}

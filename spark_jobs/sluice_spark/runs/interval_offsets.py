@@ -17,13 +17,14 @@ from sluice.errors import (
 )
 from sluice.ledger import IntervalRow, Lease
 from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
+from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.redriving import states_for
 from sluice.run.resolve import Available, Resolved, missing
 from sluice.run.resolve import resolve as resolved_of
 from sluice.sources.base import Source
 from sluice.sources.state import Key, TopicState, is_another
-from sluice.wal import Segment
+from sluice.wal import Segment, Unread
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.context import RunContext
 from sluice_spark.sinks.parquet.slice import Slice
@@ -52,23 +53,29 @@ class IntervalOffsets:
     interval: Interval
     notes: list[str] = field(default_factory=list)
 
-    def available(self, source: Source | None = None) -> tuple[list[TopicState], Available]:
+    def available(
+        self, source: Source | None = None, *, without_log: bool = False
+    ) -> tuple[list[TopicState], Available]:
         """Return the topics' states (none if the source does not answer) and what can be read from where.
 
         Parameters
         ----------
         source
-            The source, if somebody opened it.
+            The open source; by default it is opened.
+        without_log
+            Whether nothing is read from the write-ahead log.
         """
         source = source or self.context.opened_source()
         log = self.context.redriven().log
+        if without_log:
+            log = Unread(log.path, log.pipeline)
         log.refresh()
         trouble, name = None, self.context.pipeline.name
         try:
             # the table also has rows of topics that the file no longer names
             states = states_for(source, self.context.ledger.reached(name))
         except SourceUnreachableError as error:
-            logger.warning("%s: only the write-ahead log is searched", error.what)
+            logger.warning("%s%s", error.what, "" if without_log else ": only the write-ahead log is searched")
             states, trouble = [], error
         known = self.context.ledger.topic_ids(name)
         return states, Available.of(states, known, log, source, trouble=trouble)
@@ -94,7 +101,7 @@ class IntervalOffsets:
         Raises
         ------
         OffsetsGoneError
-            If some are in neither Kafka nor the log.
+            If some are in neither Kafka nor the log, and the strategy does not give them up; or if all of them are.
         CheckpointError
             If the tables hold rows of the interval whose records have another time.
         """
@@ -131,7 +138,7 @@ class IntervalOffsets:
         ]
         held = self._held_outside(reached, resolved)
         gone = sorted({*gone, *overlaps(gaps, held)})
-        if gone:
+        if gone and (self.context.recovery is not Recovery.IGNORE_RANGE or not subtract(resolved.read, gone)):
             raise self._gone_error(gone, resolved.firsts, available)
         stray = subtract(held, [*gaps, *lost])
         if stray:
@@ -143,7 +150,12 @@ class IntervalOffsets:
                 f"{self.interval} came from them, but live runs filtered some of their records, which cannot be "
                 f"examined again: {describe(filtered)}"
             )
-        return resolved
+        if gone:
+            self.notes.append(
+                f"{sum(map(len, gone)):,} offsets are in neither the source nor the write-ahead log: this run counts "
+                f"them as lost, and rows of them stay as they were: {describe(gone)}"
+            )
+        return resolved.giving_up(gone) if gone else resolved
 
     def _look_at_times(self, lease: Lease, available: Available, unknown: Sequence[OffsetRange]) -> list[Times]:
         """Read the times of records that no account has; record them in the ledger."""
@@ -196,11 +208,15 @@ class IntervalOffsets:
         begins = ", ".join(
             f"{t}-{n} from offset {firsts[t, n]}" for t, n in sorted({(r.topic, r.partition) for r in gone})
         )
+        where, step = "in the source or the write-ahead log", ""
+        if isinstance(available.log, Unread):
+            where = "in the source"
+            if self.context.redriven().log.segments(gone):
+                step = "run it with recovery wal: the write-ahead log has records of them. Or "
         return OffsetsGoneError(
-            f"pipeline {name!r}: records of {self.interval} are no longer in the source or the write-ahead log: "
-            f"{describe(gone)}",
-            next_step=f"choose an interval that starts later (readable: {begins}). Strategy wal "
-            "keeps records for the time wal.keep, also beyond Kafka's retention",
+            f"pipeline {name!r}: records of {self.interval} are no longer {where}: {describe(gone)}",
+            next_step=f"{step}choose an interval that starts later (readable: {begins}). Strategy ignore_range "
+            "replaces the rest; strategy wal keeps records for the time wal.keep, also beyond Kafka's retention",
             ranges=gone,
         )
 

@@ -226,7 +226,9 @@ class Rebuilding:
             if isinstance(writer, DedupeWriter):
                 let_out = spark.createDataFrame([], let_out.schema)
             source = self.batches.records(tables)
-            with context.strategy.hold_let_out(let_out, source, self.batches.teller()) as held:
+            with context.strategy.hold_let_out(
+                let_out, source, self.batches.context.teller(self.batches.lease)
+            ) as held:
                 batch = Batch(tables.batch_name(number), (), held.source, held.frame, spark)
                 own = writer.at(tables.checkpoint, number)
                 self.batches.process(tables, own, number, batch, sweep=number in tables.left_over())

@@ -122,7 +122,9 @@ class StatefulRoute:
                     self.batches.unchanged()
                 tables.checkpoint.sync(number)
                 return
-            with context.strategy.hold_let_out(let_out, source, self.batches.teller()) as held:
+            with context.strategy.hold_let_out(
+                let_out, source, self.batches.context.teller(self.batches.lease)
+            ) as held:
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, spark)
                 self.batches.process(tables, writer.at(tables.checkpoint, number), number, batch, sweep=number in sweep)
 

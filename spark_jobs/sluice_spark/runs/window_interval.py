@@ -33,8 +33,7 @@ from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.timed import Timed
-from sluice_spark.sources.base import RECORD_SCHEMA
-from sluice_spark.sources.parts import RecordsInParts
+from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.lookups import Lookups
 
 __all__ = ["WindowIntervalRun"]
@@ -92,7 +91,7 @@ class WindowIntervalRun(IntervalRun):
         tables.replacing().held(gone)
         return gone.found > 0
 
-    def _records(self, source: RecordsInParts, readable: Sequence[OffsetRange]) -> DataFrame:
+    def _records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
         return source.read(readable) if readable else SparkSession.active().createDataFrame([], RECORD_SCHEMA)
 
     def _gone(self) -> Timed:
@@ -112,7 +111,7 @@ class WindowIntervalRun(IntervalRun):
         prepared: PreparedBatch,
         readable: Sequence[OffsetRange],
         passed: Sequence[OffsetRange],
-        source: RecordsInParts,
+        source: Records,
     ) -> Leaving:
         self._nothing_compacted(prepared, readable)
         refused = tables.quarantine.staged_offsets(prepared.quarantine) if prepared.quarantine is not None else {}
@@ -144,7 +143,7 @@ class WindowIntervalRun(IntervalRun):
         return Leaving(rows, Slice(gone), lambda _: None, tuple(notes), told)
 
     def _parts(
-        self, writer: RecomputedSessions, tables: Tables, readable: Sequence[OffsetRange], source: RecordsInParts
+        self, writer: RecomputedSessions, tables: Tables, readable: Sequence[OffsetRange], source: Records
     ) -> tuple[Slice, int]:
         """Return the rows of the table in whose place the sessions come, and the last end of any of both."""
         spark = SparkSession.active()
@@ -183,7 +182,7 @@ class WindowIntervalRun(IntervalRun):
         writer: RecomputedWindows,
         among: Mapping[Key, Any],
         readable: Sequence[OffsetRange],
-        source: RecordsInParts,
+        source: Records,
     ) -> list[tuple[str, int, int, bool]]:
         """Return which of these offsets the windows have absorbed, and of each whether it has other windows, too."""
         if not among:

@@ -80,6 +80,11 @@ class Strategy(Protocol):
             Whether to hold only those that Spark reads: the Arrow path takes the others.
         """
 
+    def hold_when_read(
+        self, spark: SparkSession, source: Records, tell: Callable[[str], None]
+    ) -> AbstractContextManager[Records]:
+        """Return the source until the block ends, such that it holds what Spark reads; ``tell`` as for :meth:`hold`."""
+
     def hold_let_out(
         self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
     ) -> AbstractContextManager[Held]:
@@ -119,6 +124,12 @@ class Replay:
     ) -> AbstractContextManager[Held]:
         """Hold nothing: records that are needed again are read from the source."""
         return nullcontext(Held(frame, source))
+
+    def hold_when_read(
+        self, spark: SparkSession, source: Records, tell: Callable[[str], None]
+    ) -> AbstractContextManager[Records]:
+        """Hold nothing: records are read again from the source."""
+        return nullcontext(source)
 
     def hold_let_out(
         self, let_out: DataFrame, source: Records, tell: Callable[[str], None]

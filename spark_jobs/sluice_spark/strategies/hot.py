@@ -42,6 +42,12 @@ class Hot(Replay):
         """
         return _held_later(frame.sparkSession, source, tell) if later else _held(frame, source, tell)
 
+    @contextmanager
+    def hold_when_read(self, spark: SparkSession, source: Records, tell: Callable[[str], None]) -> Iterator[Records]:
+        """Hold what Spark reads on two executors; if there are fewer than two, tell why not."""
+        with _held_later(spark, source, tell) as held:
+            yield held.source
+
     def hold_let_out(
         self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
     ) -> AbstractContextManager[Held]:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
     "reset --rebuild-state": lambda p: resetting.possible(p, None, truncate=False, rebuild=True),
     "failover": lambda p: failover.possible(p, "b"),
 }
+MARCH = {"start": "2013-03-01", "end": "2013-04-01"}
 AGGREGATE = "rows: aggregate, transform: {sql: SELECT count(*) AS n FROM source}"
 PARTITIONED = "sink.delta.partition_by"
 PIPELINES = {
@@ -88,7 +89,9 @@ def test_reset_refuses_contradictory_options(changes: str, begin: str | None, tr
     [
         ({"start": "2013-03-01"}, "", "end"),
         ({"end": "2013-03-01"}, "", "start"),
-        ({"start": "2013-03-01", "end": "2013-04-01", "recovery": "ignore_range"}, "", "ignore_range"),
+        ({**MARCH, "recovery": "ignore_batch"}, "", "ignore_batch"),
+        ({**MARCH, "recovery": "ignore_range"}, "window: $window", "ignore_range"),
+        ({**MARCH, "max_records_per_batch": 7}, "", "max_records_per_batch"),
         ({"recovery": "ignore_batch"}, "rows: aggregate", "ignore_batch"),
         ({"max_records_per_batch": 0}, "", "at least 1"),
         ({"run": "a\nrun"}, "", "printable"),
@@ -108,7 +111,7 @@ def test_run_refuses_a_request_that_cannot_be_meant(keys: dict[str, Any], change
     [
         RunRequest("r"),
         RunRequest("manual__2013-01-01T00:00:00+00:00", Recovery.WAL, 7, None, "--because", False),
-        RunRequest("a run", interval=Interval.parse("2013-03-01", "2013-04-01"), reason="2 = 2"),
+        RunRequest("a run", Recovery.HOT, interval=Interval.parse(*MARCH.values()), reason="2 = 2"),
     ],
 )
 def test_request_is_the_same_behind_argv(request_: RunRequest) -> None:
@@ -119,7 +122,15 @@ def test_request_is_the_same_behind_argv(request_: RunRequest) -> None:
 
 def test_request_has_an_interval_if_both_ends_are_given() -> None:
     assert RunRequest.of(modelled(), "r", start="", end="").interval is None
-    assert RunRequest.of(modelled(), "r", start="2013-03-01", end="2013-04-01", recovery="wal").interval is not None
+    assert RunRequest.of(modelled(), "r", **MARCH, recovery="wal").interval is not None
+
+
+@pytest.mark.parametrize("strategy", Recovery)
+def test_interval_has_the_strategy_that_was_chosen_or_that_of_live_runs_if_it_can(strategy: Recovery) -> None:
+    chosen = RunRequest.of(modelled(f"recovery: {strategy}"), "r", **MARCH).recovery
+    assert chosen is (Recovery.REPLAY if strategy is Recovery.IGNORE_BATCH else strategy)
+    if strategy is not Recovery.IGNORE_BATCH:
+        assert RunRequest.of(modelled("recovery: ignore_batch"), "r", **MARCH, recovery=strategy).recovery is strategy
 
 
 def test_records_that_a_window_did_not_take_go_into_it_by_an_interval() -> None:

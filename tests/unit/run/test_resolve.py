@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
@@ -14,7 +14,7 @@ import pytest
 from tests.fixtures.books import span
 
 from sluice.errors import SourceUnreachableError, TopicRecreatedError
-from sluice.ranges import OffsetRange, Times
+from sluice.ranges import OffsetRange, Times, overlaps
 from sluice.run.interval import Interval
 from sluice.run.locate import Located, locate
 from sluice.run.resolve import Available, Resolved, missing, resolve
@@ -69,7 +69,7 @@ class Played:
         held = self.parts[topic, partition].log
         return [OffsetRange(topic, partition, *held)] if held else []
 
-    def segments(self) -> list[Segment]:
+    def segments(self, ranges: Sequence[OffsetRange] | None = None) -> list[Segment]:
         found = []
         for (_, n), part in self.parts.items():
             first, last = part.log or (0, 0)
@@ -77,7 +77,7 @@ class Played:
             for known in self.times(n, *itertools.pairwise(edges)):
                 place = ("batches/e1-000000-x/a", known.range, 1, len(known.range))
                 found.append(Segment(*place, known.first, known.last, 0))
-        return found
+        return [s for s in found if ranges is None or overlaps([s.range], ranges)]
 
     def first_at(self, topic: str, partition: int, milliseconds: int) -> int | None:
         held = self.parts[topic, partition].log
@@ -86,6 +86,10 @@ class Played:
 
 def moment(hour: float) -> datetime:
     return datetime(2013, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+
+
+def each(ranges: Iterable[OffsetRange]) -> list[tuple[int, int]]:
+    return sorted((r.partition, o) for r in ranges for o in range(r.start, r.end))
 
 
 def hours(first: float, last: float) -> Interval:
@@ -244,6 +248,14 @@ def test_interval_reads_each_of_its_records_in_any_order_of_times(seed: int) -> 
         assert not read & gone
         assert all(o < reached[n] for n, o in read)
         assert not (look and found.unknown)
+        given = found.giving_up(gaps)
+        assert given.read == found.read
+        assert each(given.ranges) == each([*given.read, *given.passed, *given.given_up])
+        for log_first in (False, True):
+            kafka, log, _ = played.available().split(found.read, log_first=log_first)
+            assert each([*kafka, *log]) == sorted(read)
+            held = [s.range for s in played.segments()] if log_first else played.available().kafka.values()
+            assert overlaps(kafka if log_first else log, held) == []
         known += [
             t for r in found.unknown for o in range(r.start, r.end) for t in played.times(r.partition, (o, o + 1))
         ]
