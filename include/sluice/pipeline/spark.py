@@ -36,6 +36,8 @@ CORE = {
     # files are named one by one from a table's log: more than 32 of them must not cost a Spark job to list
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
     "spark.ui.showConsoleProgress": "false",
+    # a table would need a feature that neither Spark's Delta nor delta-rs enters into its protocol
+    "spark.sql.variant.writeShredding.enabled": "false",
 }
 """Settings of every application, which nobody else sets: rows, their times and the account depend on them."""
 

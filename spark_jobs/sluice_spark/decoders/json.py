@@ -39,6 +39,13 @@ _END = "__sluice_end"
 _PRINTED_DOUBLE = r"^-?[0-9]+\.[0-9]+(?:E-?[0-9]+)?\z"
 _LONG_WHOLE = r"(?:^|[\[,:])-?[0-9]{16,}(?:\z|[\],}])"
 _HUGE_WHOLE = r"(?:^|[\[,:])-?[0-9]{39,}(?:\z|[\],}])"
+_LONG_NUMBER = r"[0-9.]{39}|[0-9.]{18}[eE]|[0-9][eE][+-]?0*[0-9]{3}"
+_ROUNDED = (
+    r"(?<![0-9.])(?:0\.[0-9]{39,}|[1-9][0-9.]{39,})(?![0-9.eE])"  # more than a DECIMAL holds
+    r"|[1-9](?:[0-9]{17,}|[0-9.]{18,})[eE]"  # more than a DOUBLE holds
+    r"|[1-9][0-9.]*[eE]-0*(?:32[5-9]|3[3-9][0-9]|[4-9][0-9]{2}|[1-9][0-9]{3,})"  # it would become zero
+)
+"""Numbers outside of strings that a VARIANT does not hold: Spark makes a DOUBLE of all that are no DECIMAL(38, s)."""
 _PAIR = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 _HALF = r"\\u[dD][89a-fA-F]"
 
@@ -177,11 +184,11 @@ def _json_field(f: T.StructField, text: Column) -> Read:
     else:
         read = Read(f.name, _parsed(kind), _value(column, kind), _problems(column, kind))
     if isinstance(kind, T.VariantType):
-        long = text.rlike(r"[0-9.]{39}|[0-9][eE]\+?[0-9]{3}")
         kept = F.to_json(F.struct(column.alias("v")))
-        read.problems = [
-            ("digits", long & (_again(text, f.name, "STRING").rlike(_HUGE_WHOLE) | kept.contains("Infinity")))
-        ]
+        bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
+        rounded = bare.rlike(_ROUNDED) & F.schema_of_variant(column).contains("DOUBLE")
+        huge = _again(text, f.name, "STRING").rlike(_HUGE_WHOLE)
+        read.problems = [("digits", text.rlike(_LONG_NUMBER) & (huge | kept.contains("Infinity") | rounded))]
     elif holds(kind, _is_floating) and not isinstance(kind, (T.FloatType, T.DoubleType)):
         large = _any_large(column, kind)
         read.problems.append(("digits", large & _again(text, f.name, "STRING").rlike(_LONG_WHOLE)))

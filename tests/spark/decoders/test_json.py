@@ -12,15 +12,18 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
-from tests.fixtures.decoding import Refused, decoded, pipeline_for
+from tests.fixtures.decoding import Record, Refused, decoded, frame_of, pipeline_for
 from tests.spark.decoders.conftest import FIVE_MB, PAGE, differences, table
 
 import sluice.decoders
 import sluice_spark.decoders as decoders
+from sluice.sources.files import parquet
+from sluice.sources.files.json_text import UnfitError
 from sluice_spark.decoders.base import COLUMN, DATA, RULE, decode
 
 pytestmark = pytest.mark.spark
@@ -312,3 +315,28 @@ def test_json_object_has_as_many_texts_as_it_likes(spark: SparkSession) -> None:
     sound, halved = {name: "é" for name in names}, {names[-1]: "\ud800"}
     spec = {"json": {"schema": ", ".join(f"{name} STRING" for name in names)}}
     assert decoded(spark, spec, [json.dumps(each).encode() for each in (sound, halved)]).brief == [sound, "surrogate"]
+
+
+IN_VARIANTS = {
+    "12345678901234567890.1234567890123456789": False, "[0.12345678901234567890123456789012345678901]": False,
+    "1e-400": False, '{"n": 123456789012345678901e-3}': False, "1.234567890123456789e5": False, "9" * 39: False,
+    "9" * 38: True, "0.12345678901234567890123456789012345678": True, "1.2345678901234567e+19": True, "5e-324": True,
+    "0e-400": True, "1e300": True, '{"k1e-999": "\\"1e-999, 0.' + "1" * 50 + '"}': True,
+}  # fmt: skip
+
+
+def test_json_variant_rounds_no_number_of_more_digits_than_it_holds(spark: SparkSession) -> None:
+    records = [Record(f'{{"v": {number}, "s": "1e-999"}}'.encode()) for number in IN_VARIANTS]
+    spec = pipeline_for({"json": {"schema": "v VARIANT, s STRING"}})
+    rules = [row[RULE] for row in decode(frame_of(spark, records), spec.decode).select(RULE).collect()]
+    assert dict(zip(IN_VARIANTS, rules, strict=True)) == {
+        number: None if holds else "digits" for number, holds in IN_VARIANTS.items()
+    }
+
+
+def test_parquet_file_with_a_variant_is_left(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql("SELECT 1 AS id, parse_json('{\"a\": 1}') AS v").coalesce(1).write.parquet(str(tmp_path / "t"))
+    (file,) = (tmp_path / "t").glob("*.parquet")
+    with file.open("rb") as opened, pytest.raises(UnfitError, match="'v' is a VARIANT"):
+        parquet.count(opened)
+    assert "typed_value" not in str(pq.ParquetFile(file).schema), "Delta's protocol does not know it"

@@ -11,6 +11,7 @@ import bz2
 import io
 import json
 import lzma
+import re
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ _HEADER = {
         {"name": "sync", "type": {"type": "fixed", "name": "Sync", "size": 16}},
     ],
 }  # fmt: skip
+_LEGACY = "org.apache.spark.legacyDateTime"
 _MARKED = 64 << 20
 """Bytes between two marks."""
 
@@ -115,6 +117,8 @@ class _Opened:
         if self._codec not in _CODECS:
             raise UnfitError(f"its codec {self._codec!r} is not one of {', '.join(_CODECS)}")
         schema = json.loads(meta["avro.schema"])
+        if _LEGACY in meta and re.search(rb'"(?:date|(?:local-)?timestamp-\w+)"', meta["avro.schema"]):
+            raise UnfitError("its dates and times are of the calendar of Spark before 3.0 (datetimeRebaseModeInWrite)")
         names: dict[str, Any] = {}
         try:
             whole = parse_schema(_without(schema, "default"), named_schemas=names)

@@ -173,9 +173,9 @@ class Folder:
         how = compression(name)
         if how == "xz":
             return cast(IO[bytes], io.BufferedReader(Xz(self._fs.open(f"{self._root}/{name}", "rb"))))
-        if how != "zstd":
+        if how not in ("zstd", "bz2"):
             return cast(IO[bytes], self._fs.open(f"{self._root}/{name}", "rb", compression=how))
-        import pyarrow as pa  # other readers take a file that was cut off for a shorter one
+        import pyarrow as pa  # other readers take a file that was cut off, or is damaged, for a shorter one
 
         return cast(IO[bytes], pa.CompressedInputStream(self._fs.open(f"{self._root}/{name}", "rb"), how))
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
 
-__all__ = ["UnfitError", "check", "member", "rows_of", "text_of", "text_of_bytes"]
+__all__ = ["UnfitError", "check", "member", "moments", "rows_of", "text_of", "text_of_bytes"]
 
 _LARGEST = 64 << 20
 """Bytes of a batch that are turned into text at a time."""
@@ -95,13 +95,10 @@ def _told(array: Any) -> Any:
     if t.is_binary(kind) or t.is_large_binary(kind) or t.is_fixed_size_binary(kind) or t.is_binary_view(kind):
         found = [None if value is None else base64.b64encode(value) for value in array.to_pylist()]
         return _quoted(pa.array(found, pa.binary()))
-    if t.is_date(kind):
-        return _quoted(_plain(array.cast(pa.date32())))
-    if t.is_timestamp(kind):
-        text = _plain(array.view(pa.timestamp(kind.unit)))  # in UTC; with a zone it would take ten times as long
-        return _joined(b'"', text, b'"' if kind.tz is None else b'Z"')
-    if t.is_time(kind):
-        return _quoted(_plain(array))
+    if t.is_date(kind) or t.is_timestamp(kind) or t.is_time(kind):
+        text = moments(array)
+        # of some values Arrow says that they are out of range: without quotes, the decoder refuses the row
+        return pc.if_else(pc.starts_with(text, "<"), text, _quoted(text))
     if t.is_duration(kind):
         return _plain(array.cast(pa.int64()))
     if t.is_struct(kind):
@@ -113,6 +110,24 @@ def _told(array: Any) -> Any:
     if t.is_list(kind) or t.is_large_list(kind) or t.is_fixed_size_list(kind):
         return _gathered(array, _values(array.flatten()), b"[", b"]")
     raise TypeError(str(kind))
+
+
+def moments(array: Any) -> Any:
+    """Return the text of each date or time, as bytes; null where the element is."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if pa.types.is_date(kind):
+        return _plain(array.cast(pa.date32()))
+    if pa.types.is_timestamp(kind):
+        text = _plain(array.view(pa.timestamp(kind.unit)))  # in UTC; with a zone it would take ten times as long
+        return text if kind.tz is None else _joined(text, b"Z")
+    digits = {"s": 0, "ms": 3, "us": 6, "ns": 9}[kind.unit]
+    number = array.cast(pa.int32() if kind.bit_width == 32 else pa.int64())
+    whole = pc.equal(number, pa.scalar(86_400 * 10**digits, number.type))  # PostgreSQL and others have 24:00
+    end = b"24:00:00" + (b"." + b"0" * digits if digits else b"")
+    return pc.if_else(whole, pa.scalar(end), _plain(array))
 
 
 def _plain(array: Any) -> Any:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import re
 from collections.abc import Iterator
 from typing import IO, Any
 
-from sluice.sources.files.json_text import check, rows_of
+from sluice.sources.files.json_text import UnfitError, check, moments, rows_of
 from sluice.sources.files.rows import Counted
 
 __all__ = ["count", "rows"]
@@ -28,6 +30,12 @@ def count(file: IO[bytes]) -> Counted:
     """
     opened = _opened(file)
     check(opened.schema_arrow)
+    variant = next((name for name in opened.schema_arrow.names if _is_variant(opened, name)), None)
+    if variant is not None:
+        raise UnfitError(f"its column {variant!r} is a VARIANT, which only Spark reads")
+    nested = [f.name for f in opened.schema_arrow if f.type.num_fields and _has_moments(f.type)]
+    if nested and _is_legacy(opened):
+        raise UnfitError(f"its column {nested[0]!r} has dates or times within, in the calendar of Spark before 3.0")
     columns = {field.name: str(field.type) for field in opened.schema_arrow}
     return Counted(opened.metadata.num_rows, json.dumps(columns, ensure_ascii=False).encode())
 
@@ -60,7 +68,8 @@ def rows(file: IO[bytes], *, start: int, end: int) -> Iterator[tuple[int, list[b
         for batch in opened.iter_batches(batch_size=size, row_groups=[number], use_threads=False):
             begin, stop = max(start - at, 0), min(end - at, batch.num_rows)
             if begin < stop:
-                yield at + begin, rows_of(batch.slice(begin, stop - begin))
+                part = batch.slice(begin, stop - begin)
+                yield at + begin, rows_of(_marked(part) if _is_legacy(opened) else part)
             at += batch.num_rows
             if at >= end:
                 return
@@ -71,3 +80,51 @@ def _opened(file: IO[bytes]) -> Any:
 
     # in nanoseconds, which is the default, times of INT96 before 1677 and after 2262 would become others
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=False)
+
+
+def _is_variant(opened: Any, name: str) -> bool:
+    """Return whether a column is annotated as a VARIANT, which Arrow takes for a struct of bytes."""
+    return re.search(rf" {re.escape(name)} \(Variant\(", str(opened.schema)) is not None
+
+
+# --- the calendar of Spark before 3.0 -------------------------------------------------------------------------------
+
+_JULIAN = b" (Julian calendar)"
+_MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
+
+
+def _is_legacy(opened: Any) -> bool:
+    """Return whether old dates and times may be of Spark's hybrid calendar (``DataSourceUtils.datetimeRebaseSpec``)."""
+    told = opened.metadata.metadata or {}
+    version = told.get(b"org.apache.spark.version", b"3").split(b".")[0]
+    return any(mark in told for mark in _MARKS) or version in (b"1", b"2")
+
+
+def _marked(batch: Any) -> Any:
+    """Return the rows with such dates and times as texts that no decoder takes for a date or time."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_arrays([*map(_marked_column, batch.columns)], names=batch.schema.names)
+
+
+def _marked_column(column: Any) -> Any:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if pa.types.is_date(column.type):
+        first = datetime.date(1582, 10, 15)
+    elif pa.types.is_timestamp(column.type):  # the day depends on the writer's zone, which had an odd offset until then
+        first = datetime.datetime(1900, 1, 1, tzinfo=datetime.UTC if column.type.tz else None)
+    else:
+        return column
+    text, end = moments(column), pa.scalar(b"", pa.binary())
+    old = pc.less(column, pa.scalar(first, column.type))
+    return pc.if_else(old, pc.binary_join_element_wise(text, pa.scalar(_JULIAN), end), text).cast(pa.string())
+
+
+def _has_moments(kind: Any) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
+        return True
+    return any(_has_moments(kind.field(n).type) for n in range(kind.num_fields))

@@ -62,13 +62,13 @@ class JetStream:
         return self._loop.run_until_complete(asyncio.ensure_future(task, loop=self._loop))
 
     async def _connected(self) -> Any:
-        import nats
-
         async def told(error: Exception) -> None:
             self._cause = error  # of a connection that fails, where what is raised says only that no server is left
 
         if self._client is None or self._client.is_closed:
-            self._client = await nats.connect(**self._options, error_cb=told)
+            client = _client()
+            await client.connect(**self._options, error_cb=told)
+            self._client = client
         return self._client
 
     def _asked(self, subject: str, body: dict[str, Any], stream: str) -> dict[str, Any]:
@@ -290,13 +290,27 @@ class _Reading:
             self._ended = pending == 0 or sequence >= self._span.end
             if sequence <= self._span.end:
                 own = [(_bytes(key).decode(errors="replace"), _bytes(value)) for key, value in headers.items()]
-                key = message.subject.encode()
+                key = message.subject.encode("utf-8", "surrogateescape")
                 found.append(Message(sequence - 1, nanoseconds // 1_000_000, key, message.data, own))
         return found or None
 
     async def stop(self) -> None:
         if self._subscription is not None and not self._client.is_closed:
             await self._subscription.unsubscribe()
+
+
+def _client() -> Any:
+    """Return a client that takes any subject: one that is not UTF-8 would end the connection."""
+    from nats.aio.client import Client
+
+    class AnySubject(Client):  # type: ignore[misc]
+        def _build_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any) -> Any:
+            return self.msg_class(
+                subject=subject.decode(errors="surrogateescape"), reply=reply.decode(), data=data, headers=headers,
+                _client=self, _sid=sid,
+            )  # fmt: skip
+
+    return AnySubject()
 
 
 def _bytes(text: str) -> bytes:

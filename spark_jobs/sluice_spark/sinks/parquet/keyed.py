@@ -84,17 +84,19 @@ def _others(batch: Any, names: Sequence[str]) -> list[str]:
 
 
 def told(column: Any) -> Any:
-    # how files have times, and what Python makes of them, differs from writer to writer, so they become numbers
-    micros = column.cast(_retyped(column.type, pa.timestamp("us")))
-    return micros.cast(_retyped(micros.type, pa.int64()))
+    # how files have times differs from writer to writer, and Python has none after the year 9999: they become numbers
+    micros = column.cast(_retyped(column.type, pa.timestamp("us"), pa.date32()))
+    return micros.cast(_retyped(micros.type, pa.int64(), pa.int32()))
 
 
-def _retyped(kind: Any, times: Any) -> Any:
-    """Return a type with another one in place of each TIMESTAMP."""
+def _retyped(kind: Any, times: Any, dates: Any) -> Any:
+    """Return a type with others in place of each TIMESTAMP and each DATE."""
     if pa.types.is_timestamp(kind):
         return times
+    if pa.types.is_date(kind):
+        return dates
     if pa.types.is_struct(kind):
-        return pa.struct([field.with_type(_retyped(field.type, times)) for field in kind])
+        return pa.struct([field.with_type(_retyped(field.type, times, dates)) for field in kind])
     if pa.types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_retyped(kind.value_type, times)))
+        return pa.list_(kind.value_field.with_type(_retyped(kind.value_type, times, dates)))
     return kind

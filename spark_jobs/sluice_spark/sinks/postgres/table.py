@@ -355,6 +355,8 @@ class PostgresTable(StagesParquet):
         try:
             for statement in (*(upsert.begin() if upsert is not None else ()), *statements):
                 cursor.execute(statement)
+            count = cursor.rowcount
+            cursor.execute("SET CONSTRAINTS ALL IMMEDIATE")  # here, where it is known that a row may be the cause
         except AdbcError as error:
             told = describe(error, f"the {self.path}")
             if isinstance(told, RowsRefusedError) or not may_be_of_a_row(error):
@@ -362,8 +364,8 @@ class PostgresTable(StagesParquet):
             raise _DoubtfulError(told) from error
         if upsert is not None and (left := int(one(cursor, upsert.left()))):
             raise self._meddled(f"did not take the newest rows of {left:,} keys")
-        if upsert is None and cursor.rowcount != staged.rows:
-            raise self._meddled(f"took {cursor.rowcount:,} of {staged.rows:,} rows")
+        if upsert is None and count != staged.rows:
+            raise self._meddled(f"took {count:,} of {staged.rows:,} rows")
         cursor.execute("DROP TABLE pg_temp.sluice_staged")
 
     def _statements(self, cursor: Any, schema: T.StructType) -> tuple[list[str], Upsert | None]:

@@ -9,7 +9,8 @@ import json
 import lzma
 import zlib
 from collections.abc import Callable
-from datetime import date, datetime
+from contextlib import nullcontext
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any, get_args
 
@@ -20,7 +21,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluice.sources.files import avro
+from sluice.sources.files import avro, parquet
 from sluice.sources.files import rows as module
 from sluice.sources.files.config import Format
 from sluice.sources.files.formats import Reader
@@ -288,6 +289,39 @@ def test_arrow_values_are_json_without_loss(kind: pa.DataType, value: Any, text:
     for start in range(5):  # columns of a batch begin in the middle of others
         cut = pa.record_batch([column.slice(start, 2)], ["c"])
         assert [row.decode() for row in rows_of(cut)] == found[start : start + 2]
+
+
+def test_arrow_time_has_the_end_of_the_day_and_what_is_out_of_range_breaks_its_row() -> None:
+    day = pa.array([86_400_000, None, 86_400_001], pa.int32()).cast(pa.time32("ms"))
+    dates = pa.array([None, 2**31 - 1, 0], pa.int32()).cast(pa.date32())
+    first, second, third = rows_of(pa.RecordBatch.from_arrays([day, dates], ["t", "d"]))
+    assert json.loads(first) == {"t": "24:00:00.000", "d": None}
+    for row in (second, third):
+        with pytest.raises(json.JSONDecodeError):
+            json.loads(row)
+
+
+def written(table: pa.Table, **marks: str) -> io.BytesIO:
+    out = io.BytesIO()
+    pq.write_table(table.replace_schema_metadata({f"org.apache.spark.{k}": v for k, v in marks.items()}), out)
+    out.seek(0)
+    return out
+
+
+@pytest.mark.parametrize(
+    "mark", [{"legacyDateTime": ""}, {"legacyINT96": ""}, {"version": "2.4.8"}, {"version": "3.5.0"}]
+)
+def test_parquet_dates_of_the_hybrid_calendar_are_no_dates(mark: dict[str, str]) -> None:
+    old = datetime(1500, 1, 10, tzinfo=UTC)
+    table = pa.table({"d": [old.date(), date(2020, 1, 1)], "t": pa.array([old] * 2, pa.timestamp("us", "UTC"))})
+    ((_, found),) = parquet.rows(written(table, **mark), start=0, end=2)
+    first, second = map(json.loads, found)
+    assert second["d"] == "2020-01-01"
+    assert (first["d"] == "1500-01-10") == ("3.5.0" in mark.values())
+    assert first["t"].startswith("1500-01-10 00:00:00.000000Z")
+    nested = pa.table({"s": [{"d": old.date()}]})
+    with pytest.raises(UnfitError, match="'s'") if "3.5.0" not in mark.values() else nullcontext():
+        parquet.count(written(nested, **mark))
 
 
 def test_arrow_names_are_escaped_and_rows_without_columns_are_objects() -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import io
 import lzma
 import os
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -187,6 +190,18 @@ def test_file_source_does_not_follow_links_that_lead_back(tmp_path: Path) -> Non
     files = opened(tmp_path, glob="**/*.json")
     assert end(files) == 5
     assert {*order(files)} == {"a.json", "deep/b.json", "deep/deeper/c.json", "other/b.json", "other/deeper/c.json"}
+
+
+@pytest.mark.parametrize(("end_of_name", "packed", "head"), [(".bz2", bz2.compress, 4), (".gz", gzip.compress, 2)])
+def test_file_source_leaves_a_file_with_a_damaged_stream(
+    tmp_path: Path, end_of_name: str, packed: Callable[[bytes], bytes], head: int
+) -> None:
+    rows = [packed(b"x\n" * count) for count in (2, 3)]
+    put(tmp_path, f"a.json{end_of_name}", b"".join(rows))
+    put(tmp_path, f"b.json{end_of_name}", rows[0] + bytes(head) + rows[1][head:])
+    files = opened(tmp_path)
+    assert (end(files), order(files)) == (5, [f"a.json{end_of_name}"])
+    assert len(files.notes) == 1
 
 
 def test_file_source_reads_every_stream_of_an_xz_file_whatever_its_padding(tmp_path: Path) -> None:

@@ -20,9 +20,16 @@ from tests.fixtures.parquet import stage
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.keyed import Keyed, told
 from sluice_spark.sinks.parquet.of_runs import OfRuns
 from sluice_spark.sinks.parquet.slice import Slice
+
+
+def test_keys_are_told_that_python_has_no_dates_for() -> None:
+    far = pa.array([3_000_000, None, -5], pa.int32()).cast(pa.date32())
+    assert told(far).to_pylist() == [3_000_000, None, -5]
+    within = pa.StructArray.from_arrays([far, pa.ListArray.from_arrays([0, 1, 2, 3], far)], ["d", "l"])
+    assert told(within).to_pylist()[0] == {"d": 3_000_000, "l": [3_000_000]}
 
 
 def test_slice_chooses_files_as_a_look_at_each_would(tmp_path: Path) -> None:

@@ -160,6 +160,8 @@ def test_postgres_finds_refused_rows_whatever_the_columns_are_called(orders: Pos
     "how",
     [
         "CREATE TRIGGER orders BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION public.fails()",
+        "CREATE CONSTRAINT TRIGGER orders AFTER INSERT ON public.orders DEFERRABLE INITIALLY DEFERRED FOR EACH ROW "
+        "EXECUTE FUNCTION public.fails()",
         "ALTER TABLE public.orders ADD CHECK (to_tsquery(CASE WHEN id > 0 THEN 'a b' ELSE 'a' END) IS NOT NULL)",
     ],
 )
