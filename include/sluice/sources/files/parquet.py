@@ -89,7 +89,7 @@ def _is_variant(opened: Any, name: str) -> bool:
 
 # --- the calendar of Spark before 3.0 -------------------------------------------------------------------------------
 
-_JULIAN = b" (Julian calendar)"
+_HYBRID = b" (written in Spark's hybrid calendar)"
 _MARKS = (b"org.apache.spark.legacyDateTime", b"org.apache.spark.legacyINT96")
 
 
@@ -119,7 +119,7 @@ def _marked_column(column: Any) -> Any:
         return column
     text, end = moments(column), pa.scalar(b"", pa.binary())
     old = pc.less(column, pa.scalar(first, column.type))
-    return pc.if_else(old, pc.binary_join_element_wise(text, pa.scalar(_JULIAN), end), text).cast(pa.string())
+    return pc.if_else(old, pc.binary_join_element_wise(text, pa.scalar(_HYBRID), end), text).cast(pa.string())
 
 
 def _has_moments(kind: Any) -> bool:

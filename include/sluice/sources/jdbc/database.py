@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import codecs
 import json
+import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -406,21 +408,29 @@ class Session:
         """Yield the rows from a key on, in the order of keys, as Arrow batches of ``number``, ``key`` and ``value``.
 
         ``number`` is the key as a whole number, ``key`` the JSON object that identifies a row, ``value`` that of all
-        its columns.
+        its columns. In a database of another encoding than UTF-8, a value with bytes that are none of its characters
+        comes as they are, and ends in the quarantine (rule ``utf8``); such a key has them as ``\\u00XX``.
         """
+        ((encoding,),) = self._rows("SELECT current_setting('server_encoding')")
+        codec = _codec(encoding)
+
+        def text(sql: str) -> str:  # a conversion by the server would end with the first such byte
+            return sql if codec is None else f"convert_to({sql}, {literal(encoding)})"
+
         kind, names = described.kind, dict.fromkeys([*described.unique, self._config.key])
         parts = [
             f"{literal((', ' if n else '{') + json.dumps(name, ensure_ascii=False) + ': ')}"
             f" || coalesce(to_json(q.{name_of(name)})::text, 'null')"
             for n, name in enumerate(names)
         ]
+        identity = " || ".join([*parts, "'}'"])
         where = f"WHERE {self._key} IS NOT NULL {self._finite(kind, 'AND')}"
         if floor is not None:
             where += f" AND {self._key} >= {kind.literal.format(f'({floor})')}"
         self._cursor.adbc_statement.set_options(**{"adbc.postgresql.batch_size_hint_bytes": str(_BYTES)})
         self._cursor.execute(
-            f"SELECT {kind.number.format(self._key)} AS number, {' || '.join(parts)} || '}}' AS key, "
-            f"to_json(q.*)::text AS value FROM {self._source} AS q {where} "
+            f"SELECT {kind.number.format(self._key)} AS number, {text(identity)} AS key, "
+            f"{text('to_json(q.*)::text')} AS value FROM {self._source} AS q {where} "
             f"ORDER BY {self._key}{'' if described.sure else ', 2'}"
         )
         found = self._cursor.fetch_record_batch()
@@ -431,4 +441,38 @@ class Session:
                 return
             except OSError as error:  # of rows on their way, Arrow's reader tells what the server says
                 raise _BrokenOffError(*error.args) from error
-            yield batch
+            yield batch if codec is None else _converted(batch, codec)
+
+
+def _codec(encoding: str) -> str | None:
+    """Return Python's name of a database's encoding; None if it is UTF-8, or Python does not know it."""
+    name = re.sub("^WIN", "cp", encoding.replace("KOI8", "KOI8-"))
+    if encoding == "SQL_ASCII":  # any bytes
+        return "utf-8"
+    with suppress(LookupError):
+        return None if encoding == "UTF8" else codecs.lookup(name).name
+    return None
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    return "".join(f"\\u00{byte:02x}" for byte in error.object[error.start : error.end]), error.end
+
+
+codecs.register_error("sluice.escaped", _escaped)
+
+
+def _converted(batch: Any, codec: str) -> Any:
+    """Return rows in UTF-8 that came in a database's encoding."""
+    import pyarrow as pa
+
+    def readable(value: bytes) -> bytes:
+        try:
+            return value.decode(codec).encode()
+        except UnicodeDecodeError:
+            return value
+
+    keys = [key.decode(codec, "sluice.escaped") for key in batch.column("key").to_pylist()]
+    values = [*map(readable, batch.column("value").to_pylist())]
+    columns = [batch.column("number"), pa.array(keys, pa.string()), pa.array(values, pa.binary())]
+    return pa.RecordBatch.from_arrays(columns, ["number", "key", "value"])

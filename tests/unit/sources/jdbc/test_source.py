@@ -153,6 +153,26 @@ def test_jdbc_values_are_json_without_loss(shop: Shop) -> None:
     assert second == '{"id":2,"name":null,"n":"NaN","t":null,"a":null,"j":null,"b":null,"f":"Infinity"}'
 
 
+@pytest.mark.parametrize(("encoding", "broken"), [("WIN1252", b"\x81"), ("SQL_ASCII", b"\xff"), ("KOI8R", None)])
+def test_jdbc_row_with_bytes_that_are_no_text_stops_no_other(
+    postgres: str, quick: None, tmp_path: Path, encoding: str, broken: bytes | None
+) -> None:
+    options = f"ENCODING '{encoding}' TEMPLATE template0 LC_COLLATE 'C' LC_CTYPE 'C'"
+    shop = Shop(tmp_path, new_database(postgres, options))
+    raw, sound = {"WIN1252": ("e9", "é"), "SQL_ASCII": ("c3a9", "é"), "KOI8R": ("d6", "ж")}[encoding]
+    shop.table("id BIGINT, name TEXT, PRIMARY KEY (id, name)", unique=["name"])
+    shop.sql(f"INSERT INTO orders VALUES (1, convert_from('\\x{raw}', '{encoding}'))")
+    if broken:
+        shop.sql(f"INSERT INTO orders VALUES (2, convert_from('\\x{broken.hex()}', 'SQL_ASCII')), (3, 'c')")
+    shop.look()
+    first, *rest = shop.records()
+    assert [json.loads(first[part])["name"] for part in ("key", "value")] == [sound, sound]
+    if broken:
+        assert (broken in rest[0]["value"], json.loads(rest[0]["key"])["name"]) == (True, chr(broken[0]))
+        assert json.loads(rest[1]["value"]) == {"id": 3, "name": "c"}
+    shop.engine.dispose()
+
+
 def test_jdbc_names_may_be_odd(shop: Shop) -> None:
     shop.sql(
         'CREATE SCHEMA "Sch ""x"',

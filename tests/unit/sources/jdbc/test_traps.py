@@ -166,14 +166,6 @@ def test_jdbc_refuses_another_table_before_a_row_has_an_offset(shop: Shop, keys:
     assert {row["topic"] for row in shop.records()} == {"public.orders"}
 
 
-def test_jdbc_names_bytes_that_are_no_text(shop: Shop, tmp_path: Path) -> None:
-    name = f"{shop.engine.url.database}_ascii"
-    shop.sql(f"CREATE DATABASE {name} ENCODING 'SQL_ASCII' TEMPLATE template0")
-    ascii_shop = Shop(tmp_path / "ascii", f"{shop.url.rpartition('/')[0]}/{name}")
-    ascii_shop.sql("INSERT INTO orders (name) VALUES (convert_from('\\xff'::bytea, 'SQL_ASCII'))")
-    ascii_shop.refused("UTF8")
-
-
 def test_jdbc_server_that_ends_an_answer_halfway_is_unreachable(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(database_module, "_BYTES", 1 << 16)
     shop.sql("INSERT INTO orders (name) SELECT repeat('x', 1000) FROM generate_series(1, 20000)")
