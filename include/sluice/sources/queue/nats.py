@@ -300,10 +300,19 @@ class _Reading:
 
 
 def _client() -> Any:
-    """Return a client that takes any subject: one that is not UTF-8 would end the connection."""
+    """Return a client that takes any subject and any headers: what is no text would end the connection.
+
+    A block of headers that are none comes as one header without a name.
+    """
     from nats.aio.client import Client
 
     class AnySubject(Client):  # type: ignore[misc]
+        async def _process_headers(self, headers: bytes) -> Any:
+            try:
+                return await super()._process_headers(headers)
+            except (IndexError, ValueError):
+                return {"": headers.decode(errors="replace")}
+
         def _build_message(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: Any) -> Any:
             return self.msg_class(
                 subject=subject.decode(errors="surrogateescape"), reply=reply.decode(), data=data, headers=headers,

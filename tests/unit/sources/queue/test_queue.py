@@ -128,21 +128,24 @@ def test_nats_headers_are_those_of_the_message(tmp_path: Path) -> None:
             await client.flush()
 
         server._do(publish)
-        send_raw(server.port, b"s.new", b"tag: caf\xe9\r\n", b"2")
+        send_raw(server.port, b"s.new", b"NATS/1.0\r\ntag: caf\xe9\r\n", b"2")
+        send_raw(server.port, b"s.caf\xe9", b"X\r\n", b"3")
         queue = JetStream(Connection("q", "nats", "127.0.0.1", port=server.port, login="me", password="secret"))
-        span = OffsetRange("s", 0, 0, 3)
+        span = OffsetRange("s", 0, 0, 4)
         found = [message for some in queue.read(span, None) for message in some]
         queue.close()
         assert [(m.value, list(m.headers)) for m in found] == [
             (b"0", [("more", b"x")]), (b"1", [("Status", b"100")]), (b"2", [("tag", b"caf\xff")]),
+            (b"3", [("", b"X\r\n\r\n")]),
         ]  # fmt: skip
+        assert found[3].key == b"s.caf\xe9"
     finally:
         server.stop()
 
 
 def send_raw(port: int, subject: bytes, headers: bytes, payload: bytes) -> None:
     """Publish as a client that does not encode headers."""
-    head = b"NATS/1.0\r\n" + headers + b"\r\n"
+    head = headers + b"\r\n"
     with socket.create_connection(("127.0.0.1", port)) as client:
         client.sendall(
             b'CONNECT {"headers":true,"verbose":false,"user":"me","pass":"secret"}\r\n'
