@@ -236,6 +236,35 @@ def test_interval_reads_what_its_strategy_says(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.long
+def test_interval_gives_up_the_same_offsets_each_time(sandbox: Sandbox) -> None:
+    """Beside records that are refused and filtered, and a segment that is damaged."""
+    sandbox.configure(
+        recovery="wal", wal=KEPT, transform={"sql": "SELECT * FROM source WHERE id % 5 <> 0"}, rows="filter"
+    )
+    feed_days(sandbox, 1, 6, bad=True)
+    sandbox.run("live")
+    feed_days(sandbox, 6, 11, bad=True)
+    sandbox.run("live again")
+    before, refused = without_run(sandbox), sandbox.quarantine()
+    sandbox.topics.delete_records(sandbox.topic, {0: 10, 1: 10})
+    sandbox.configure(
+        recovery="ignore_range", wal=KEPT, transform={"sql": "SELECT * FROM source WHERE id % 5 <> 0"}, rows="filter"
+    )
+    segments = sorted((sandbox.home / "logs").rglob("*.parquet"), key=lambda file: file.stat().st_mtime)
+    segments[0].write_bytes(segments[0].read_bytes()[:-9])
+    for name in ("damaged", "damaged again"):
+        sandbox.run(name, interval=days(1, 9))
+        assert sandbox.account(name) == sandbox.account("damaged")
+    assert sandbox.account("damaged")["lost"] > 0
+    shutil.rmtree(sandbox.home / "logs")
+    for name in ("gone", "gone again"):
+        sandbox.run(name, interval=days(1, 9))
+        assert sandbox.account(name) == sandbox.account("gone")
+    assert sandbox.account("gone")["lost"] > sandbox.account("damaged")["lost"]
+    assert (without_run(sandbox), sandbox.quarantine()) == (before, refused)
+
+
+@pytest.mark.long
 def test_interval_is_refused_when_its_records_are_gone(sandbox: Sandbox) -> None:
     """From the source and from the log; then the topic is recreated."""
     feed_days(sandbox, 1, 11)

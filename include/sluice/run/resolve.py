@@ -13,7 +13,7 @@ from sluice.run.interval import Interval
 from sluice.sources.base import Source
 from sluice.sources.kafka.cluster import TopicState
 from sluice.sources.state import Key
-from sluice.wal import Segment, WriteAheadLog
+from sluice.wal import Segment, Unread, WriteAheadLog
 
 __all__ = ["Available", "Resolved", "few", "missing", "resolve"]
 
@@ -211,11 +211,14 @@ def missing(
         raise available.trouble
     anew = [gap for gap in short if gap.topic in available.recreated]
     if anew:
+        step = f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}"
+        without = isinstance(available.log, Unread)
         raise TopicRecreatedError(
-            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and the write-ahead log does not have all "
-            f"that was read of the former one: {describe(anew)}",
+            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and the "
+            f"{'source' if without else 'write-ahead log'} does not have all that was read of the former one: "
+            f"{describe(anew)}",
             state="nothing was read or written",
-            next_step=f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}",
+            next_step=f"recovery wal reads what the write-ahead log has of the former one; {step}" if without else step,
         )
     return gaps
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from sluice.errors import SinkError
 from sluice.ranges import OffsetRange, Positions
 from sluice.wal import removal
 from sluice.wal.catalog import Catalog
@@ -40,10 +39,9 @@ class WriteAheadLog(Catalog):
         milliseconds
             The time in milliseconds since 1970, UTC.
 
-        Raises
-        ------
-        SinkError
-            If the log or the segment cannot be read.
+        Notes
+        -----
+        Of a segment that cannot be read, the first offset is returned if its handle says that it holds the time.
         """
         import numpy as np
         import pyarrow.parquet as pq
@@ -54,12 +52,8 @@ class WriteAheadLog(Catalog):
             try:
                 with self.fs.open(f"{self.root}/{segment.path}", "rb") as file:
                     table = pq.ParquetFile(file).read(columns=["offset", "timestamp"])
-            except (OSError, ValueError) as error:
-                raise SinkError(
-                    f"{segment} cannot be read: {error}",
-                    state="nothing was read or written now",
-                    next_step="restore the file from a copy",
-                ) from error
+            except (OSError, ValueError):  # whoever reads its records says so
+                return segment.range.start
             times = table.column("timestamp").cast("timestamp[ms]", safe=False).cast("int64").to_numpy()
             offsets = table.column("offset").to_numpy()[times >= milliseconds]
             if len(offsets):
@@ -188,7 +182,10 @@ class WriteAheadLog(Catalog):
 
 
 class Unread(WriteAheadLog):
-    """A log that a run does not read, whatever it holds."""
+    """A log that a run does not read, whatever it holds, and whether it can be read or not."""
+
+    def refresh(self) -> None:
+        """Do nothing."""
 
     def known(self) -> list[tuple[str, OffsetRange]]:
         """Return nothing."""

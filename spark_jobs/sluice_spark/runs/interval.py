@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluice.errors import (
     LeaseHeldError,
+    OffsetsGoneError,
     SluiceError,
 )
 from sluice.faults import point
@@ -69,6 +70,7 @@ class Leaving(NamedTuple):
     told: Mapping[str, Any] = MappingProxyType({})
 
 
+_UNREADABLE = "gone from the source, or damaged in the write-ahead log"
 _GONE = "in neither the source nor the write-ahead log"
 _AS_BEFORE = "this run replaced nothing in sink and quarantine"
 
@@ -165,11 +167,35 @@ class IntervalRun(Run):
             spark = self.context.session()
             self.context.warm_up(spark, self.context.recovery, sum(map(len, readable)))
             source = self._offsets.source(spark, available, kafka, log, segments)
+            if self.context.recovery is Recovery.IGNORE_RANGE and (
+                gone := self._offsets.unreadable(source, available, readable, segments)
+            ):
+                readable = self._given_up(lease, readable, gone)
+                lost += [LostRange(r, _UNREADABLE) for r in gone]
+                segments = [s for s in segments if overlaps([s.range], readable)]
+                source = self._offsets.source(spark, available, subtract(kafka, gone), subtract(log, gone), segments)
             strategy, tell = self.context.strategy, self.context.teller(lease)
             with self.context.watch.phase("query"), strategy.hold_when_read(spark, source, tell) as held:
                 self._write(lease, spark, tables, ranges, readable, lost, passed, held)
             point("query-ended")
         return self._judge(lease, tables.sink)
+
+    def _given_up(
+        self, lease: Lease, readable: Sequence[OffsetRange], gone: Sequence[OffsetRange]
+    ) -> list[OffsetRange]:
+        """Return what is left of the readable ranges, after saying what cannot be read of them."""
+        left, count = subtract(readable, gone), sum(map(len, gone))
+        what = f"{count:,} offsets of {self.interval} cannot be read, from the source or the write-ahead log: "
+        if not left:
+            raise OffsetsGoneError(
+                f"pipeline {self.pipeline.name!r}: {what}{describe(gone)}",
+                next_step="choose another interval: nothing of this one can be read",
+                ranges=gone,
+            )
+        text = f"{what}this run counts them as lost, and rows of them stay as they were: {describe(gone)}"
+        logger.warning("%s", text)
+        self.ledger.degraded(lease, text)
+        return left
 
     def _tables(self, number: int) -> Tables:
         return self.context.redriven().of_interval(self.pipeline.name, self.interval.key, number)

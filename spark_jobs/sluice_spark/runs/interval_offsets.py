@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -16,7 +17,7 @@ from sluice.errors import (
     TopicRecreatedError,
 )
 from sluice.ledger import IntervalRow, Lease
-from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
+from sluice.ranges import OffsetRange, Positions, Times, describe, joined, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.redriving import states_for
@@ -125,8 +126,9 @@ class IntervalOffsets:
             resolved = resolved_of(self.interval, reached, available, times, gaps, lost)
         excluded = [t.range for t in times if not t.meets(*self.interval.milliseconds)]
         doubtful = subtract(gaps, [*lost, *excluded])
+        gives_up = self.context.recovery is Recovery.IGNORE_RANGE
         # offsets that were resolved before are required: it is unknown which of their records a transform filtered
-        gone = overlaps(doubtful, fixed)
+        gone = [] if gives_up else overlaps(doubtful, fixed)
         accounts = self.context.ledger.accounts(name) if doubtful else []
         settled = {(r.topic, r.partition) for r in fixed}
         # Below the start of the first live run it is unknown what was there. If the first readable record is not older
@@ -137,13 +139,13 @@ class IntervalOffsets:
             if (gap.topic, gap.partition) not in settled and resolved.firsts[gap.topic, gap.partition] == gap.end
         ]
         held = self._held_outside(reached, resolved)
-        gone = sorted({*gone, *overlaps(gaps, held)})
-        if gone and (self.context.recovery is not Recovery.IGNORE_RANGE or not subtract(resolved.read, gone)):
+        gone = joined([*gone, *subtract(overlaps(gaps, held), gone)])
+        if gone and not (gives_up and subtract(resolved.read, gone)):
             raise self._gone_error(gone, resolved.firsts, available)
         stray = subtract(held, [*gaps, *lost])
         if stray:
             raise self._stray_error(available, stray[:_LOOKED_AT])
-        filtered = [r for a in accounts if a.counts.filtered for r in overlaps([a.range], doubtful)]
+        filtered = [r for a in accounts if a.counts.filtered for r in overlaps([a.range], subtract(doubtful, gone))]
         if filtered:
             self.notes.append(
                 f"{sum(map(len, filtered)):,} offsets are no longer in the source or the write-ahead log. No row of "
@@ -211,14 +213,33 @@ class IntervalOffsets:
         where, step = "in the source or the write-ahead log", ""
         if isinstance(available.log, Unread):
             where = "in the source"
-            if self.context.redriven().log.segments(gone):
-                step = "run it with recovery wal: the write-ahead log has records of them. Or "
+            if self._in_log(gone):
+                step = "run it with recovery wal: the write-ahead log has them. Or "
         return OffsetsGoneError(
             f"pipeline {name!r}: records of {self.interval} are no longer {where}: {describe(gone)}",
-            next_step=f"{step}choose an interval that starts later (readable: {begins}). Strategy ignore_range "
-            "replaces the rest; strategy wal keeps records for the time wal.keep, also beyond Kafka's retention",
+            next_step=f"{step}choose an interval that starts later (readable: {begins}). "
+            f"{'' if self.context.recovery.ignores else 'Strategy ignore_range replaces the rest. '}"
+            "Strategy wal keeps records for the time wal.keep, also beyond Kafka's retention",
             ranges=gone,
         )
+
+    def _in_log(self, gone: Sequence[OffsetRange]) -> bool:
+        log = self.context.redriven().log
+        with suppress(SluiceError):
+            return not subtract(gone, [s.range for s in log.segments(gone)])
+        return False
+
+    def unreadable(
+        self, source: RecordsInParts, available: Available, readable: Sequence[OffsetRange], segments: Sequence[Segment]
+    ) -> list[OffsetRange]:
+        """Return the parts of these ranges that the source no longer has, or whose segments are damaged.
+
+        Segments are read as a whole for this: it is for a strategy that gives up such parts.
+        """
+        damaged = [d.segment.range for d in available.log.check(segments, pages=True)]
+        kafka = [span for records, own in source.parts if not isinstance(records, LogRecords) for span in own]
+        gone, logged = source.missing(readable), subtract(readable, kafka)
+        return joined([*gone, *subtract(subtract(logged, subtract(logged, damaged)), gone)])
 
     def _stray_error(self, available: Available, stray: Sequence[OffsetRange]) -> SluiceError:
         """Return the error for rows whose records are not in the interval: compaction, or a changed ``_timestamp``."""
