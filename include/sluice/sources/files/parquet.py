@@ -30,9 +30,8 @@ def count(file: IO[bytes]) -> Counted:
     """
     opened = _opened(file)
     check(opened.schema_arrow)
-    variant = next((name for name in opened.schema_arrow.names if _is_variant(opened, name)), None)
-    if variant is not None:
-        raise UnfitError(f"its column {variant!r} is a VARIANT, which only Spark reads")
+    if variant := re.search(r"group field_id=\S+ (.*) \(Variant\(", str(opened.schema)):  # Arrow has a struct of bytes
+        raise UnfitError(f"its column {variant[1]!r} is a VARIANT, which only Spark reads")
     nested = [f.name for f in opened.schema_arrow if f.type.num_fields and _has_moments(f.type)]
     if nested and _is_legacy(opened):
         raise UnfitError(f"its column {nested[0]!r} has dates or times within, in the calendar of Spark before 3.0")
@@ -80,11 +79,6 @@ def _opened(file: IO[bytes]) -> Any:
 
     # in nanoseconds, which is the default, times of INT96 before 1677 and after 2262 would become others
     return pq.ParquetFile(file, coerce_int96_timestamp_unit="us", pre_buffer=False)
-
-
-def _is_variant(opened: Any, name: str) -> bool:
-    """Return whether a column is annotated as a VARIANT, which Arrow takes for a struct of bytes."""
-    return re.search(rf" {re.escape(name)} \(Variant\(", str(opened.schema)) is not None
 
 
 # --- the calendar of Spark before 3.0 -------------------------------------------------------------------------------
