@@ -97,14 +97,14 @@ def test_dag_run_of_an_interval_waits_for_no_lag_and_skips_the_verdict_if_asked(
     monkeypatch.setattr("sluice_airflow.sensors.kafka_lag.look", lambda *_, **__: pytest.fail("it looked at the lag"))
     spark.plan(RUN, written=[12], verdict="passed")
     conf = {"mode": "interval", "start": "2013-03-01T00:00:00Z", "end": "2013-04-01T00:00:00Z", "reason": "it's wrong"}
-    run = dag.test(logical_date=None, run_conf={**conf, "validate": False, "max_records_per_batch": 9})
+    run = dag.test(logical_date=None, run_conf={**conf, "validate": False, "recovery": "hot"})
     assert states(run) == dict.fromkeys(TASKS, "success") | {"validate": "skipped"}
     argv = spark.calls[RUN]["argv"]
     assert argv[argv.index("--run") + 1] == f"{run.run_id}__interval"
     start = argv.index("--start")
     assert argv[start + 1 : start + 4] == ["2013-03-01T00:00:00Z", "--end", "2013-04-01T00:00:00Z"]
     assert {"--reason=it's wrong", "--no-validate"} < set(argv)
-    assert argv[argv.index("--max-records-per-batch") + 1] == "9"
+    assert argv[argv.index("--recovery") + 1] == "hot"
     assert len(events()) == 1
 
 

@@ -24,7 +24,7 @@ from sluice_spark.arrow.files import Files, Written
 from sluice_spark.arrow.plain import with_headers
 from sluice_spark.arrow.rescued import names_of
 from sluice_spark.arrow.select import Condition
-from sluice_spark.sources.inputs import RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
+from sluice_spark.sources.inputs import LATEST, RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
 
 __all__ = ["Copying", "Decoding", "Done", "Task", "work"]
 
@@ -355,6 +355,8 @@ def _distinct(offsets: Any) -> tuple[int, int, int]:
 def _refuse_times(chunk: Chunk) -> None:
     if (chunk.times < 0).any():
         raise UnreadableError("there is a record without a time, or from before 1970")
+    if (chunk.times > LATEST).any():  # its microseconds would wrap around
+        raise UnreadableError("there is a record whose time is too late for a TIMESTAMP")
 
 
 class _Clock:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from sluice.ranges import OffsetRange
 
 __all__ = [
+    "LATEST",
     "RECORDS",
     "UTC",
     "Chunk",
@@ -24,6 +25,8 @@ __all__ = [
 ]
 
 UTC = pa.timestamp("us", "UTC")
+LATEST = (2**63 - 1) // 1000
+"""The last time that a TIMESTAMP holds, in milliseconds since 1970 (year 294247); later record times count as it."""
 RECORDS = pa.schema(
     [
         pa.field("key", pa.binary()),

@@ -15,7 +15,7 @@ import pyarrow as pa
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
 from sluice.ranges import OffsetRange
-from sluice_spark.sources.inputs import RECORDS, UTC, Headers, SilentError, UnreadableError
+from sluice_spark.sources.inputs import LATEST, RECORDS, UTC, Headers, SilentError, UnreadableError
 
 __all__ = ["KafkaChunk", "KafkaInput", "KafkaRanges"]
 
@@ -63,9 +63,6 @@ _OF_PARTITIONS = frozenset(
 )
 """Errors after which no more records of the partition come. librdkafka reports others, too, and goes on by itself."""
 
-_LATEST = (2**63 - 1) // 1000
-"""The last time, in milliseconds, that a TIMESTAMP holds: in the year 294247."""
-
 _log = logging.getLogger("sluice.librdkafka")
 _log.addHandler(logging.NullHandler())
 _log.propagate = False
@@ -79,7 +76,7 @@ class KafkaChunk:
     offsets: Any
     """Ascending, as a NumPy array."""
     times: Any
-    """Record times in milliseconds since 1970, at most :data:`_LATEST`; negative where the record has none."""
+    """Record times in milliseconds since 1970, at most :data:`LATEST`; negative where the record has none."""
     kinds: Any
     """The kinds of these times as librdkafka has them; 0 means none."""
 
@@ -266,5 +263,5 @@ def _chunk(messages: list[Any], span: OffsetRange) -> KafkaChunk:
         raise UnreadableError("records of another partition came")
     pairs = chain.from_iterable(map(Message.timestamp, messages))
     kinds, times = np.fromiter(pairs, np.int64, 2 * len(messages)).reshape(-1, 2).T
-    times = np.where(kinds == 0, -1, np.minimum(times, _LATEST))
+    times = np.where(kinds == 0, -1, np.minimum(times, LATEST))
     return KafkaChunk(messages, offsets, times, kinds.astype(np.int32))

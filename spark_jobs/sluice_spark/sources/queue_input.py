@@ -17,7 +17,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import connected
-from sluice_spark.sources.inputs import RECORDS, UTC, Headers, UnreadableError
+from sluice_spark.sources.inputs import LATEST, RECORDS, UTC, Headers, UnreadableError
 from sluice_spark.sources.pooled import Pooled
 
 __all__ = ["MessagesChunk", "QueueInput", "QueueRanges", "Streams"]
@@ -38,7 +38,7 @@ class MessagesChunk:
     @cached_property
     def times(self) -> Any:
         """When the queue got each message, in milliseconds since 1970."""
-        return np.array([m.time for m in self.messages], np.int64)
+        return np.array([min(m.time, LATEST) for m in self.messages], np.int64)
 
     def values(self) -> list[bytes | None]:
         """Return the value of each message."""
