@@ -213,10 +213,10 @@ def missing(
     if anew:
         step = f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}"
         without = isinstance(available.log, Unread)
+        place = "the source" if without else "the write-ahead log"
         raise TopicRecreatedError(
-            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and the "
-            f"{'source' if without else 'write-ahead log'} does not have all that was read of the former one: "
-            f"{describe(anew)}",
+            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and {place} does not have all that was "
+            f"read of the former one: {describe(anew)}",
             state="nothing was read or written",
             next_step=f"recovery wal reads what the write-ahead log has of the former one; {step}" if without else step,
         )

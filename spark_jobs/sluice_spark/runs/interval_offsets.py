@@ -237,8 +237,8 @@ class IntervalOffsets:
         Segments are read as a whole for this: it is for a strategy that gives up such parts.
         """
         damaged = [d.segment.range for d in available.log.check(segments, pages=True)]
-        kafka = [span for records, own in source.parts if not isinstance(records, LogRecords) for span in own]
-        gone, logged = source.missing(readable), subtract(readable, kafka)
+        logged = [span for records, own in source.parts if isinstance(records, LogRecords) for span in own]
+        gone = source.missing(readable)
         return joined([*gone, *subtract(subtract(logged, subtract(logged, damaged)), gone)])
 
     def _stray_error(self, available: Available, stray: Sequence[OffsetRange]) -> SluiceError:

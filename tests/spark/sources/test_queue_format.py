@@ -13,6 +13,10 @@ import pytest
 from tests.fixtures.queues import Nats, Redis, started
 
 from sluice.connections import variable_of
+from sluice.ranges import OffsetRange
+from sluice.sources.queue.base import Message
+from sluice_spark.sources.inputs import LATEST
+from sluice_spark.sources.queue_input import MessagesChunk
 
 pytestmark = [pytest.mark.spark, pytest.mark.long]
 
@@ -115,3 +119,9 @@ def test_queue_format_reads_each_message_once_and_reports_removed_ones(
         process.stdin.close()
         process.wait(60)
         server.stop()
+
+
+def test_queue_message_whose_time_no_timestamp_holds_has_the_last_one() -> None:
+    messages = [Message(0, 7, None, b"1", ()), Message(1, 2**62, None, b"2", ())]
+    found = MessagesChunk(OffsetRange("s", 0, 0, 2), messages).records()["timestamp"].cast("int64").to_pylist()
+    assert found == [7000, LATEST * 1000]

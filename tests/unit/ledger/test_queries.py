@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import Any
 
 import pytest
@@ -26,6 +27,29 @@ def test_ledger_that_is_empty_has_answers(each_ledger: Ledger) -> None:
     assert (ledger.last_batch("p", 1), ledger.topic_ids("p"), ledger.furthest("p", 1)) == (None, {}, {})
     with pytest.raises(UnknownRunError):
         ledger.account("p", "r")
+
+
+def test_ledger_has_the_ends_of_each_partition_among_those_that_stand(each_ledger: Ledger) -> None:
+    chance = Random(3)
+    counts = dict.fromkeys(("written", "filtered", "quarantined", "absent", "lost"), 0)
+    rows = [
+        {
+            "pipeline": chance.choice("ppq"), "epoch": chance.choice([-2, 0, 1, 2]), "batch": n, "run": "r",
+            "topic": chance.choice(["t", "T", "é", "a b", "z"]), "partition": chance.choice([0, 1, 7, 10]),
+            "start": n, "end": chance.randrange(10_000), "closed": chance.choice([None, None, "reset"]), **counts,
+        }
+        for n in range(300)
+    ]  # fmt: skip
+    with each_ledger._engine.begin() as connection:
+        connection.execute(schema.account.insert(), rows)
+    stand: dict[str, dict[int, int]] = {}
+    known: dict[str, dict[int, int]] = {}
+    for row in rows:
+        of = [known] + [stand] * (row["epoch"] > 0 and row["closed"] is None) if row["pipeline"] == "p" else []
+        for ends in of:
+            parts = ends.setdefault(row["topic"], {})
+            parts[row["partition"]] = max(row["end"], parts.get(row["partition"], 0))
+    assert (each_ledger.reached("p"), each_ledger.furthest_known("p")) == (stand, known)
 
 
 def test_ledger_refuses_a_question_with_text_that_no_database_stores(each_ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -19,7 +20,7 @@ from sluice.run.interval import Interval
 from sluice.run.locate import Located, locate
 from sluice.run.resolve import Available, Resolved, missing, resolve
 from sluice.sources.state import PartitionState, TopicState
-from sluice.wal import Segment
+from sluice.wal import Segment, Unread
 
 HOUR = 3_600_000
 T0 = int(datetime(2013, 1, 1, tzinfo=UTC).timestamp() * 1000)
@@ -282,6 +283,23 @@ def test_interval_of_a_recreated_topic_is_read_from_the_log() -> None:
     for held, first in (((0, 8), 8), (None, 0)):
         with pytest.raises(TopicRecreatedError, match=rf"recreated.* t-0 \[{first}, 10\)"):
             lacks(held)
+
+
+def test_interval_that_reads_no_log_opens_none_and_names_the_strategy_that_does(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log" / f"{0:020}.json").write_text("damaged")
+    log, source = Unread(str(tmp_path), "p"), cast(Any, None)
+    log.refresh()
+    assert (log.segments(), log.segments([span(0, 9)]), log.spans("t", 0), log.first_at("t", 0, 0)) == (
+        [],
+        [],
+        [],
+        None,
+    )
+    found = Available.of([TopicState("t", "new", {0: PartitionState(0, 50)})], {"t": "old"}, log, source)
+    with pytest.raises(TopicRecreatedError, match="the source does not have") as caught:
+        missing("p", {"t": {0: 10}}, found, list)
+    assert "recovery wal" in caught.value.next_step
 
 
 def test_interval_refuses_a_partition_that_does_not_answer() -> None:

@@ -174,6 +174,19 @@ def test_avro_values_are_json_without_loss(kind: Any, value: Any, text: str) -> 
     json.loads(found)
 
 
+@pytest.mark.parametrize("kind", ["date", "timestamp-micros", "local-timestamp-millis", None])
+def test_avro_file_of_the_hybrid_calendar_is_refused_if_it_has_dates_or_times(kind: str | None) -> None:
+    field = {"type": "int" if kind == "date" else "long", **({"logicalType": kind} if kind else {})}
+    schema = {"type": "record", "name": "R", "fields": [{"name": "x", "type": ["null", field]}]}
+    marked, plain = io.BytesIO(), io.BytesIO()
+    for out, marks in ((marked, {"org.apache.spark.legacyDateTime": ""}), (plain, {})):
+        fastavro.writer(out, fastavro.parse_schema(schema), [{"x": None}], metadata=marks)
+        out.seek(0)
+    assert avro.count(plain).rows == 1
+    with pytest.raises(UnfitError, match=r"before 3\.0") if kind else nullcontext():
+        avro.count(marked)
+
+
 def test_avro_union_at_the_top_gives_its_records() -> None:
     other = {"type": "record", "name": "S", "fields": [{"name": "s", "type": "string"}]}
     assert rows(AVRO, avro_file([IDS, other], [{"s": "x"}, {"id": 1}])) == [b'{"s":"x"}', b'{"id":1}']
