@@ -12,7 +12,7 @@ from sluice.delta.names import ADOPTING, HOLDS, OWNER, app_id, owner, quarantine
 from sluice.delta.notes import last_batch, note_of
 from sluice.delta.table import opened
 from sluice.delta.transactions import transaction_versions
-from sluice.errors import ConfigError, SinkError
+from sluice.errors import ConfigError, SinkError, described
 from sluice.faults import point
 from sluice.home import Home
 from sluice.ledger import Ledger
@@ -232,7 +232,7 @@ def _hand(path: str, versions: Mapping[str, int], settings: Mapping[str, str]) -
 
 def _failed(path: str, error: Exception) -> SinkError:
     return SinkError(
-        f"the table {path} failed: {type(error).__name__}: {error}",
+        f"the table {path} failed: {described(error)}",
         state="the completed steps are recorded; until the transfer is complete, no run of either name starts",
         next_step="fix the storage, then repeat the same command",
     )

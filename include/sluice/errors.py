@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import IntEnum
 from typing import ClassVar
@@ -25,7 +26,11 @@ __all__ = [
     "TopicRecreatedError",
     "TopicsDeletedError",
     "begin_again",
+    "described",
     "error_for_exit_code",
+    "printable",
+    "public",
+    "quoted",
 ]
 
 BEGIN_ANEW = "give the pipeline another name and its sink another path, both at once"
@@ -225,6 +230,35 @@ _BY_CODE: dict[int, type[SluiceError]] = {
         HeldError,
     )
 }
+
+
+def printable(text: str) -> str:
+    """Escape characters that databases or terminals cannot handle: PostgreSQL, for example, cannot store a NUL."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def quoted(text: str) -> str:
+    """Return foreign text for an error's message: one line in quotation marks, by which :func:`public` finds it."""
+    return f"«{printable(text).replace('«', '‹').replace('»', '›')[:800]}»"
+
+
+def described(error: BaseException) -> str:
+    """Return an exception's type, and the first line of its text as a quotation."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {quoted(first)}" if first else type(error).__name__
+
+
+def public(text: str) -> str:
+    """Return a message without its quotations, which may hold values of records or a secret.
+
+    It is for those who may not read records and task logs: alerts, XComs, the page's losses.
+    """
+    before = _QUERY_FAILED.match(text)  # ledgers have reasons that were written without quotation marks
+    return before[1] if before and "«" not in text else _QUOTATION.sub("«…»", text)
+
+
+_QUOTATION = re.compile("«[^»]*»?")  # a message that was cut has no end of it
+_QUERY_FAILED = re.compile(r"(the query failed): .", re.DOTALL)
 
 
 def error_for_exit_code(code: int) -> type[SluiceError]:

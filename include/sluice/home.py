@@ -11,6 +11,8 @@ from sluice.storage import is_url
 
 __all__ = ["Home"]
 
+_OF_RECORDS = ("checkpoints", "logs", "quality", "quarantine", "sources", "staged")
+
 
 @dataclass(frozen=True)
 class Home:
@@ -38,6 +40,17 @@ class Home:
                 next_step="name a folder that all machines share; a sink's path in the pipeline file may be a URL",
             )
         return cls(str((base() / raw).resolve()))
+
+    def create(self) -> None:
+        """Create the home and the folders that keep records, for this user alone. Existing ones stay as they are.
+
+        Raises
+        ------
+        OSError
+            If one cannot be created.
+        """
+        for folder in (self.root, *map(self.join, _OF_RECORDS)):
+            os.makedirs(folder, 0o700, exist_ok=True)
 
     def join(self, *parts: str) -> str:
         """Return a path below the home."""

@@ -14,7 +14,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from typing import Any
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, described
 
 __all__ = ["BUILT_IN", "imported", "kind_of", "not_leaving"]
 
@@ -110,7 +110,7 @@ def imported(where: str) -> Any:
             return getattr(importlib.import_module(module), name)
     except Exception as error:  # it runs another package's code
         raise ConfigError(
-            f"{where} cannot be imported: {type(error).__name__}: {error}",
+            f"{where} cannot be imported: {described(error)}",
             state="nothing was read or written",
             next_step="install its package into this environment, and into that of the Spark driver",
         ) from error

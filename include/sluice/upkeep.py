@@ -21,7 +21,7 @@ from sluice.audit.snapshot import last_commits
 from sluice.delta.names import ADOPTING, HOLDS, OWNER
 from sluice.delta.paths import check_removable
 from sluice.delta.table import Table
-from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
+from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError, described
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -359,7 +359,7 @@ def _used(table: Table, fs: Any, base: str, since: datetime) -> set[str]:
 
 def _failed(table: Table, what: str, error: Exception) -> SinkError:
     return SinkError(
-        f"the {table.name} {table.path} was not {what}: {type(error).__name__}: {error}",
+        f"the {table.name} {table.path} was not {what}: {described(error)}",
         state="no row was changed",
         next_step="fix the storage, and do it again. Tables with features that delta-rs cannot write, such as deletion "
         "vectors, need Spark's own OPTIMIZE and VACUUM",

@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context
 
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, SluiceError, described
 from sluice.kinds import imported
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import Clash, relative
@@ -154,7 +154,7 @@ def _read(folder: Path | None, *, below: bool = False) -> Iterator[tuple[Path, D
             yield (
                 path,
                 ConfigError(
-                    f"{relative(path)} cannot be read: {type(error).__name__}: {error}",
+                    f"{relative(path)} cannot be read: {described(error)}",
                     state="nothing was read or written",
                     next_step=f"fix it, then: sluice validate-spec {relative(path)}",
                 ),

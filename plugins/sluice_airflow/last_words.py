@@ -15,7 +15,7 @@ from airflow.sdk.exceptions import (
 )
 from airflow.sdk.log import redact
 
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, public
 
 __all__ = ["KEY", "Hopeless", "WaitedTooLong", "tells", "words_of"]
 
@@ -59,7 +59,7 @@ class Hopeless(AirflowFailException):
 def words_of(error: BaseException) -> dict[str, str]:
     """Return an error's three sentences, at a message's length and with Airflow's masks.
 
-    Of a foreign error only its type: what else it says may be a secret that nobody named.
+    Text that is not Sluice's own is left out: it may hold a secret, or a record's values.
     """
     told = next((told_of for kind, told_of in _TIMEOUTS.items() if isinstance(error, kind)), error)
     told = error.error if isinstance(error, Hopeless | WaitedTooLong) else told
@@ -67,7 +67,7 @@ def words_of(error: BaseException) -> dict[str, str]:
         words = {"what": told.what, "state": told.state, "next_step": told.next_step}
     else:
         words = {"what": f"{type(error).__name__} was raised", "state": "", "next_step": ""}
-    return {name: str(redact(text))[:_LONGEST] for name, text in words.items()}
+    return {name: str(redact(public(text)))[:_LONGEST] for name, text in words.items()}
 
 
 def tells(execute: _Execute) -> _Execute:

@@ -17,9 +17,10 @@ from sluice.errors import (
     SinkError,
     SluiceError,
     SourceUnreachableError,
+    described,
 )
 from sluice.ledger.lease import TTL
-from sluice_airflow.failure import from_exit
+from sluice_airflow.failure import MARK, from_exit
 from sluice_airflow.last_words import words_of
 from sluice_airflow.retry import TypedRetryPolicy
 
@@ -89,6 +90,15 @@ def test_retry_policy_doubles_its_delay_up_to_a_limit_and_waits_out_a_lease() ->
     assert (held.action, held.retry_delay) == (RetryAction.RETRY, timedelta(seconds=90))
     assert timedelta(seconds=90) > timedelta(seconds=TTL)
     assert vars(TypedRetryPolicy.deserialize(policy.serialize())) == vars(policy)
+
+
+def test_alert_has_no_text_of_another_library_or_of_a_users_function() -> None:
+    error = from_exit(
+        1, [f"{MARK}transform: {described(ValueError('GET https://x?token=CANARY of SSN-1'))}"], command=""
+    )
+    assert "CANARY" in str(error), "the task's log has it"
+    assert words_of(error)["what"] == "transform: ValueError: «…»"
+    assert words_of(ValueError("CANARY"))["what"] == "ValueError was raised"
 
 
 def test_application_that_took_too_long_has_an_error_of_its_own() -> None:

@@ -101,7 +101,7 @@ def test_processor_that_fails_or_was_changed_is_refused_until_it_is_mended(sandb
         assert token in message
         assert f"sluice reset {sandbox.name} --reason" in message
     for number, (name, token) in enumerate(
-        [("bad", "ValueError: the name of 9 is bad"), ("misspelt", "id, N"), ("half", "0.5 for n")]
+        [("bad", "ValueError: «the name of 9 is bad"), ("misspelt", "id, N"), ("half", "0.5 for n")]
     ):
         sandbox.configure(processor=failing)
         sandbox.produce([(0, b"", json.dumps({"id": 9 + number, "name": name}).encode())])

@@ -53,7 +53,7 @@ def toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Toys:
         ({"source": {"lines": {"path": "x"}, "kafka": {"topics": ["t"]}}}, "exactly one of"),
         ({"source": 5}, "kafka"),
         ({"source": ["lines"]}, "a mapping, not a list"),
-        ({"sink": {"broken": {"path": "x"}}}, "RuntimeError: not today"),
+        ({"sink": {"broken": {"path": "x"}}}, "RuntimeError: «not today»"),
         ({"decode": {"nothing": {}}}, "kind of decoders"),
         ({"quarantine": {"delta": {"path": "out"}}}, "quarantine.delta.path"),
         ({"quarantine": {"delta": {"path": "out/refused"}}}, "quarantine.delta.path"),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from sluice.errors import ExitCode, Retry, SluiceError, error_for_exit_code
+from sluice.errors import ExitCode, Retry, SluiceError, described, error_for_exit_code, public, quoted
 from sluice.faults import point
 from sluice.once import made_once
 
@@ -84,3 +84,20 @@ def test_made_once_leaves_nothing_after_a_failure(tmp_path: Path, monkeypatch: p
     with pytest.raises(OSError, match="no links"):
         made_once(tmp_path / "id", b"x")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "known"),
+    [
+        ("t [1, 2): " + described(ValueError("SSN-1 «x» is\nno number")) + ": left", "t [1, 2): ValueError: «…»: left"),
+        (f"a: {quoted('token=1')}; b: {quoted('token=2')}", "a: «…»; b: «…»"),
+        (f"failed: {quoted('token' * 400)}"[:100], "failed: «…»"),
+        ("the query failed: ValueError: a reason of an earlier version", "the query failed"),
+        (described(KeyError()), "KeyError"),
+        ("t-0 [0, 5) is gone", "t-0 [0, 5) is gone"),
+    ],
+)  # fmt: skip
+def test_message_without_its_quotations_has_no_foreign_text(text: str, known: str) -> None:
+    assert public(text) == known
+    assert public(known) == known
+    assert "\n" not in text

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sluice.connections import Connection, look_up
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError, described
 
 __all__ = ["Registry", "Schema", "ask"]
 
@@ -140,7 +140,7 @@ class Registry:
         except SluiceError:
             raise
         except Exception as error:  # of the HTTP client, by many names
-            raise _unreachable(where, f"{type(error).__name__}: {error}") from error
+            raise _unreachable(where, described(error)) from error
 
 
 def ask(connection: str | None) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluice.delta.table import opened
-from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.errors import ConfigError, SourceUnreachableError, described
 from sluice.storage import file_system, is_url
 
 __all__ = ["PinnedTable", "pin"]
@@ -196,7 +196,7 @@ def _missing(name: str, path: str) -> ConfigError:
 
 def _unread(name: str, path: str, error: Exception) -> Any:
     return SourceUnreachableError(
-        f"tables.{name}: the Delta table {path} cannot be read: {type(error).__name__}: {error}",
+        f"tables.{name}: the Delta table {path} cannot be read: {described(error)}",
         state=_STATE,
         next_step="fix the storage or the rights to read it, then run again",
     )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.delta.notes import last_batch, note_of
-from sluice.errors import SinkError
+from sluice.errors import SinkError, described
 from sluice.ranges import OffsetRange
 
 __all__ = ["Table", "opened"]
@@ -121,7 +121,7 @@ def _sql(span: OffsetRange) -> str:
 
 def _unread(name: str, path: str, error: Exception) -> SinkError:
     return SinkError(
-        f"the {name} {path} cannot be read: {type(error).__name__}: {error}",
+        f"the {name} {path} cannot be read: {described(error)}",
         state="nothing was changed, and there is no result",
         next_step="fix the storage, or restore the file; then call the command again",
     )

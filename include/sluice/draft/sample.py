@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import SourceUnreachableError
+from sluice.errors import SourceUnreachableError, described
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import PartitionState
@@ -83,7 +83,7 @@ def sample(settings: KafkaSettings, topic: str, records: int) -> list[Sampled]:
                     found += [_record(r) for r in batch if r.offset < end]
     except KafkaError as error:
         raise SourceUnreachableError(
-            f"{topic!r} cannot be read: {type(error).__name__}: {error}",
+            f"{topic!r} cannot be read: {described(error)}",
             state="nothing was written",
             next_step="check the broker and the right to read the topic, then run it again",
         ) from error

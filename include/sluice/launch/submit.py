@@ -17,6 +17,7 @@ from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch import jars
+from sluice.launch.preflight import check_places
 from sluice.pipeline import Pipeline
 from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import EVERYTHING
@@ -164,7 +165,7 @@ def bounded_run(
     arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
     small = (waiting is not None and waiting <= _SMALL) or _in_workers(pipeline, request, engine)
     others = (kafka, sink, decoder)
-    return _submit("bounded_run.py", pipeline, arguments, spark, others, small=small, settings=settings)
+    return _submit("bounded_run.py", pipeline, arguments, spark, others, small=small, settings=settings, writes=True)
 
 
 def _in_workers(pipeline: Pipeline, request: RunRequest, engine: str | None) -> bool:
@@ -216,7 +217,9 @@ def redrive(
     arguments += [] if dropped is None else ["--drop", f"--reason={dropped}"]
     arguments += [] if rule is None else [f"--rule={rule}"]
     arguments += [] if before is None else [f"--before={before.isoformat()}"]
-    return _submit("redrive.py", pipeline, arguments, spark, (kafka, sink, decoder), small=True, settings=settings)
+    return _submit(
+        "redrive.py", pipeline, arguments, spark, (kafka, sink, decoder), small=True, settings=settings, writes=True
+    )
 
 
 def retract(
@@ -245,7 +248,7 @@ def retract(
         arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
     arguments += [] if of_run is None else [f"--of-run={of_run}"]
     arguments += [] if result is None else ["--result", str(result)]
-    return _submit("retract.py", pipeline, arguments, spark, (sink,), small=True, settings=settings)
+    return _submit("retract.py", pipeline, arguments, spark, (sink,), small=True, settings=settings, writes=True)
 
 
 def reset(
@@ -276,7 +279,7 @@ def reset(
     arguments += [] if begin is None else [f"--from={begin}"]
     arguments += ["--truncate"] * truncate + ["--rebuild-state"] * rebuild + ["--yes"] * agreed
     arguments += [] if result is None else ["--result", str(result)]
-    return _submit("reset.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
+    return _submit("reset.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings, writes=True)
 
 
 def failover(
@@ -302,7 +305,7 @@ def failover(
     """
     arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
     arguments += [f"--to={to}"] + ([] if result is None else ["--result", str(result)])
-    return _submit("failover.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
+    return _submit("failover.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings, writes=True)
 
 
 def validate_sink(
@@ -430,7 +433,10 @@ def _submit(
     *,
     small: bool,
     settings: Spark | None = None,
+    writes: bool = False,
 ) -> SparkSubmit:
+    if writes:
+        check_places(pipeline)
     settings = settings or pipeline.spark
     home = Home.from_env()
     master = spark_master(spark)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import sqlite3
 import time
@@ -69,7 +70,7 @@ def open_engine(url: str) -> sa.Engine:
         ) from None
     if sqlite and parsed.database:
         _warn_of_network(Path(parsed.database))
-        _make(Path(parsed.database).parent)
+        _make(Path(parsed.database))
     if sqlite:
         _one_writer_at_a_time(engine)
     try:
@@ -85,12 +86,15 @@ def open_engine(url: str) -> sa.Engine:
     return engine
 
 
-def _make(folder: Path) -> None:
+def _make(file: Path) -> None:
+    """Create the ledger's file for this user alone, as it has samples of records; an existing one keeps its mode."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        os.makedirs(file.parent, 0o700, exist_ok=True)
+        if not file.exists() and not str(file).startswith("file:"):  # a URI is SQLite's to read
+            file.touch(0o600)
     except OSError as error:
         raise ConfigError(
-            f"the ledger's folder {folder} cannot be created: {error.strerror or error}",
+            f"the ledger {file} cannot be created: {error.strerror or error}",
             state="nothing was read or written",
             next_step="create it and make it writable for this user, or set SLUICE_HOME (or SLUICE_LEDGER_URL) to "
             "another place",

@@ -19,7 +19,7 @@ from sluice.pipeline.model import Pipeline, model_for
 from sluice.pipeline.yaml_file import YamlError, read
 from sluice.shipped import CHECKOUT, base
 
-__all__ = ["Clash", "clash_of", "find", "load", "load_all", "pipelines_folder", "relative"]
+__all__ = ["Clash", "clash_of", "find", "load", "load_all", "pipelines_folder", "places", "relative"]
 
 _UNTOUCHED = "nothing was read or written"
 
@@ -136,8 +136,8 @@ def load(name_or_path: str | Path) -> Pipeline:
         raise _refuse(path, list(explain(error, tree, model, shared))) from None
     pipeline._file = path
     pipeline._beside = _folder().parent if path.is_relative_to(_folder()) else None
-    pipeline._places = places = _places(pipeline)
-    if pipeline.quarantine is not None and _touch(places["sink"], places["quarantine"]):
+    pipeline._places = known = places(pipeline)
+    if pipeline.quarantine is not None and _touch(known["sink"], known["quarantine"]):
         where = line_of(tree, ("quarantine", "delta", "path"))
         raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])
     if problems := list(_in_the_way(pipeline, tree)) or list(_in_each_other(pipeline, tree)):
@@ -227,13 +227,13 @@ class _Taken:
         self._below: dict[str, tuple[str, Pipeline]] = {}
 
     def add(self, pipeline: Pipeline) -> None:
-        for whose, place in _places(pipeline).items():
+        for whose, place in places(pipeline).items():
             self._at.setdefault(place, (whose, pipeline))
             for folder in _above(place):
                 self._below.setdefault(folder, (whose, pipeline))
 
     def clash_of(self, pipeline: Pipeline) -> Clash | None:
-        for what, place in _places(pipeline).items():
+        for what, place in places(pipeline).items():
             around = (self._at[folder] for folder in _above(place) if folder in self._at)
             if (same := self._at.get(place)) is not None:
                 how, (whose, other) = "is", same
@@ -261,7 +261,8 @@ def _touch(one: str, other: str) -> bool:
     return one == other or one.startswith(f"{other}/") or other.startswith(f"{one}/")
 
 
-def _places(pipeline: Pipeline) -> dict[str, str]:
+def places(pipeline: Pipeline) -> dict[str, str]:
+    """Return the paths and URLs of the tables and staged files of a pipeline, by what they are."""
     if pipeline._places is not None:
         return pipeline._places
     home = Home.from_env()
@@ -291,7 +292,7 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
     if home.ledger_url.startswith("sqlite:///"):
         own.add(_real(unquote(home.ledger_url.removeprefix("sqlite:///").partition("?")[0])))
     read = [_real(home.resolve(path)) for path in pipeline.source.config.folders]
-    for what, place in _places(pipeline).items():
+    for what, place in places(pipeline).items():
         if any(_touch(place, path) for path in read):
             how = "is, or lies in or around, a folder of the source"
         elif f"{root}/".startswith(f"{place}/"):
@@ -308,18 +309,18 @@ def _in_the_way(pipeline: Pipeline, tree: Any) -> Iterator[str]:
 
 def _in_each_other(pipeline: Pipeline, tree: Any) -> Iterator[str]:
     """Yield a message for each further sink that lies in, or around, another table of the pipeline."""
-    places = _places(pipeline)
-    for what, place in places.items():
+    known = places(pipeline)
+    for what, place in known.items():
         if not what.startswith("also"):
             continue
-        other = next((name for name, its in places.items() if name != what and _touch(place, its)), None)
+        other = next((name for name, its in known.items() if name != what and _touch(place, its)), None)
         if other is not None:
             key = _key_of(pipeline, what)
             yield f"{line_of(tree, key)}{_dotted(key)}: it is, or lies in or around, the {other}: choose another path"
 
 
 def _key_of(pipeline: Pipeline, what: str) -> tuple[str | int, ...]:
-    """Return where the file names a place of :func:`_places`."""
+    """Return where the file names a place of :func:`places`."""
     if what == "quarantine":
         return "quarantine", "delta", "path"
     if what == "sink":

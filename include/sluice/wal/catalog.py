@@ -10,7 +10,7 @@ from urllib.parse import unquote
 from sluice.delta.names import log_app_id
 from sluice.delta.notes import last_batch, note_of
 from sluice.delta.table import opened
-from sluice.errors import SinkError
+from sluice.errors import SinkError, described
 from sluice.ranges import OffsetRange
 from sluice.storage import file_system
 from sluice.wal.segment import Segment, batch_of, is_segment
@@ -77,7 +77,7 @@ class Catalog:
         self._table = opened(
             self.path,
             lambda error: SinkError(
-                f"the write-ahead log {self.path} cannot be read: {type(error).__name__}: {error}",
+                f"the write-ahead log {self.path} cannot be read: {described(error)}",
                 state="nothing was read or written now",
                 next_step="fix the storage, then run again",
             ),
@@ -224,7 +224,7 @@ class Catalog:
 
     def _broken_seal(self, folder: str, error: Exception) -> SinkError:
         return SinkError(
-            f"the seal {self.path}/{folder}/{SEAL} is damaged: {type(error).__name__}: {error}",
+            f"the seal {self.path}/{folder}/{SEAL} is damaged: {described(error)}",
             state="nothing was read or written now; the segments beside it may be intact",
             next_step="restore the file from a copy; or remove it: the table's history has the same content, as far as "
             f"it reaches back. So has the ledger: sluice ledger {self.pipeline} --json, event SegmentSealed",

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import unquote
 
 from sluice.delta.notes import NOTE
-from sluice.errors import SinkError
+from sluice.errors import SinkError, described
 from sluice.faults import point
 from sluice.ranges import OffsetRange
 from sluice.wal.catalog import Catalog
@@ -107,7 +107,7 @@ def _put_back(log: Catalog) -> None:
         table.create_write_transaction([*removed, *added], "append", table.schema())
     except (DeltaError, OSError, ValueError) as error:
         raise SinkError(
-            f"the write-ahead log {log.path} cannot be written: {type(error).__name__}: {error}",
+            f"the write-ahead log {log.path} cannot be written: {described(error)}",
             state="nothing was cleaned",
             next_step="run sluice clean again",
         ) from error

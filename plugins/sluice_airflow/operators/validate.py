@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import QualityError, SluiceError
+from sluice.errors import QualityError, SluiceError, public
 from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline, load
@@ -167,7 +167,7 @@ def _summary(verdict: str, judgement: Mapping[str, Any]) -> dict[str, Any]:
         "suite": judgement.get("suite"),
         "rows": judgement.get("rows"),
         "failed": [{k: r.get(k) for k in keys} for r in _failed(judgement)],
-        "exceeded": [f"{e['limit']}: {e['why']}" for e in judgement.get("excesses") or []],
+        "exceeded": [public(f"{e['limit']}: {e['why']}") for e in judgement.get("excesses") or []],
         "data_docs": judgement.get("data_docs"),
     }
 

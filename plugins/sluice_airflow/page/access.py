@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import TypeVar
 from urllib.parse import urlencode
 
 from airflow.api_fastapi.app import get_auth_manager
@@ -16,7 +17,11 @@ from fastapi.exception_handlers import http_exception_handler
 from fastapi.responses import RedirectResponse
 from sqlalchemy import select
 
-__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "has_run", "may_trigger", "readable", "to_login"]
+from sluice.errors import public
+
+__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "has_run", "may_trigger", "readable", "shown", "to_login", "unquoted"]
+
+_Answer = TypeVar("_Answer")
 
 LOGGED_IN = Depends(requires_access_view(AccessView.PLUGINS))
 """A user who may see plugins. Without a login: 401."""
@@ -45,6 +50,26 @@ def has_run(dag_id: str, run_id: str) -> bool:
     """Tell whether the DAG has a run of this id: a group's runs belong to a DAG of another name, and some to none."""
     with create_session() as session:
         return session.scalar(select(DagRun.id).where(DagRun.dag_id == dag_id, DagRun.run_id == run_id)) is not None
+
+
+def shown(user: GetUserDep, dag_id: str, answer: _Answer) -> _Answer:
+    """Return an answer about a pipeline without the text that only those who may read its task logs may read."""
+    details = DagDetails(id=dag_id, team_name=DagModel.get_team_name(dag_id))
+    logs = get_auth_manager().is_authorized_dag(
+        method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
+    )
+    return answer if logs else unquoted(answer)
+
+
+def unquoted(answer: _Answer) -> _Answer:
+    """Return an answer with each text in it as :func:`~sluice.errors.public` gives it."""
+    if isinstance(answer, dict):
+        return {key: unquoted(value) for key, value in answer.items()}  # type: ignore[return-value]
+    if isinstance(answer, list):
+        return [*map(unquoted, answer)]  # type: ignore[return-value]
+    if isinstance(answer, str):
+        return public(answer)  # type: ignore[return-value]
+    return answer
 
 
 def may_trigger(user: GetUserDep, dag_id: str) -> bool:

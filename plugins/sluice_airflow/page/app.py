@@ -17,7 +17,17 @@ from starlette.middleware.gzip import GZipMiddleware
 from sluice.errors import SluiceError
 from sluice.ledger import UnknownRunError
 from sluice_airflow.page import data_docs, readings
-from sluice_airflow.page.access import LOGGED_IN, READS, READS_RECORDS, has_run, may_trigger, readable, to_login
+from sluice_airflow.page.access import (
+    LOGGED_IN,
+    READS,
+    READS_RECORDS,
+    has_run,
+    may_trigger,
+    readable,
+    shown,
+    to_login,
+    unquoted,
+)
 from sluice_airflow.page.answers import AskedError
 
 __all__ = ["app"]
@@ -38,7 +48,7 @@ app.add_exception_handler(HTTPException, to_login)  # type: ignore[arg-type]
 @app.exception_handler(SluiceError)
 def _told(_: Request, error: SluiceError) -> Response:
     unknown = isinstance(error, readings.UnknownPipelineError | UnknownRunError)
-    body = {"what": error.what, "state": error.state, "next_step": error.next_step}
+    body = unquoted({"what": error.what, "state": error.state, "next_step": error.next_step})
     again = {"Retry-After": "2"} if isinstance(error, AskedError) else None
     return JSONResponse(body, status_code=404 if unknown else 503, headers=again)
 
@@ -66,7 +76,7 @@ def _static(path: str) -> Response:
 @app.get("/api/pipelines")
 def pipelines(user: GetUserDep) -> list[dict[str, Any]]:
     """Return the pipelines whose DAGs the user may read, each at a glance."""
-    return readings.overview(lambda names: readable(user, names))
+    return unquoted(readings.overview(lambda names: readable(user, names)))
 
 
 @app.get("/api/pipelines/{dag_id}", dependencies=[READS])
@@ -74,15 +84,15 @@ def pipeline(dag_id: str, user: GetUserDep, newest: Annotated[int, Query(ge=1, l
     """Return a pipeline, and its newest runs in at most 200 spans."""
     found = readings.pipeline(dag_id, newest=newest)
     maintenance = found.get("maintenance")
-    return {**found, "may_redrive": bool(maintenance and may_trigger(user, maintenance))}
+    return {**shown(user, dag_id, found), "may_redrive": bool(maintenance and may_trigger(user, maintenance))}
 
 
 @app.get("/api/pipelines/{dag_id}/runs", dependencies=[READS])
 def runs(
-    dag_id: str, before: int | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 25
+    dag_id: str, user: GetUserDep, before: int | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 25
 ) -> list[dict[str, Any]]:
     """Return runs, newest first; those before a ``sequence``."""
-    return readings.runs(dag_id, before, limit)
+    return shown(user, dag_id, readings.runs(dag_id, before, limit))
 
 
 @app.get("/api/pipelines/{dag_id}/run", dependencies=[READS_RECORDS])
@@ -93,21 +103,21 @@ def run(dag_id: str, id: str) -> dict[str, Any]:
 
 
 @app.get("/api/pipelines/{dag_id}/lag", dependencies=[READS])
-def lag(dag_id: str) -> dict[str, Any]:
+def lag(dag_id: str, user: GetUserDep) -> dict[str, Any]:
     """Return the lag now."""
-    return readings.lag(dag_id)
+    return shown(user, dag_id, readings.lag(dag_id))
 
 
 @app.get("/api/pipelines/{dag_id}/losses", dependencies=[READS])
-def losses(dag_id: str) -> dict[str, Any]:
+def losses(dag_id: str, user: GetUserDep) -> dict[str, Any]:
     """Return what a redrive could bring back."""
-    return readings.losses(dag_id)
+    return shown(user, dag_id, readings.losses(dag_id))
 
 
 @app.get("/api/pipelines/{dag_id}/log", dependencies=[READS])
-def log(dag_id: str) -> dict[str, Any]:
+def log(dag_id: str, user: GetUserDep) -> dict[str, Any]:
     """Return how far the write-ahead log reaches back."""
-    return readings.log(dag_id)
+    return shown(user, dag_id, readings.log(dag_id))
 
 
 @app.get("/data-docs/{dag_id}/{path:path}", dependencies=[READS_RECORDS])

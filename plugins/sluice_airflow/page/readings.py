@@ -32,6 +32,8 @@ _answers = Answers()
 _files = Files()
 _ledgers: dict[str, Ledger] = {}
 
+_OF_ERROR = ("type", "what", "state", "exit_code")
+
 _LISTED = 500
 """Open lost ranges that are listed one by one."""
 
@@ -169,7 +171,8 @@ def account(name: str, run_id: str) -> dict[str, Any]:
         "attempts": row.attempts,
         "opened_at": row.opened_at,
         "closed_at": row.closed_at,
-        "error": row.error and {k: row.error.get(k) for k in ("type", "what", "state", "next_step", "exit_code")},
+        "error": row.error
+        and {k: row.error.get(said) for k, said in (*((k, k) for k in _OF_ERROR), ("next_step", "next"))},
         "suite": judgement.get("suite"),
         "results": judgement.get("results") or [],
         "data_docs": bool(judgement.get("data_docs")),

@@ -11,7 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, described
 from sluice.home import Home
 from sluice.lag import Backlog
 from sluice.lag.current import backlog
@@ -268,7 +268,7 @@ class _Lookout:
 
     def say(self, about: str, error: Exception) -> None:
         """Log an error, unless the same one was logged before."""
-        text = error.what if isinstance(error, SluiceError) else f"{type(error).__name__}: {error}"
+        text = error.what if isinstance(error, SluiceError) else described(error)
         if self._said.get(about) != text:
             self._said[about] = text
             _log.warning("%s: the lag is unknown, the next look tries again: %s", about, text)

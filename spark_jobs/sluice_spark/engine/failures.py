@@ -18,12 +18,13 @@ from sluice.errors import (
     SinkError,
     SluiceError,
     begin_again,
+    quoted,
 )
 from sluice.storage import DENIALS
 from sluice_spark.decoders.told import found_in
 from sluice_spark.transforms.transform import apply
 
-__all__ = ["EngineError", "Sign", "ask_engine", "classify", "no_file_system", "printable"]
+__all__ = ["EngineError", "Sign", "ask_engine", "classify", "no_file_system"]
 
 _SAFE = "batches that were committed are in the sink and stay; the open batch is read again, exactly, by the next run"
 
@@ -108,6 +109,11 @@ _WORKER = re.compile(
     r"|Traceback \(most recent call last\)"
 )
 _RAISED = re.compile(r"(?:^|(?<=: ))((?:[a-z][\w$]*\.)+[A-Z][\w$]*)(?=:|\s|$)", re.MULTILINE)
+_KIND = re.compile(
+    r"(?:^|/ Caused by: |terminated with exception: )"
+    r"(\[[A-Z][A-Z0-9_.]+\]|(?:[\w$]+\.)+[A-Z][\w$]*(?=:|\s|$)|[A-Z][\w$]*(?:Error|Exception)(?=:|$))"
+)
+"""Where a summary names a class of exceptions, or a condition of Spark's."""
 _ANYBODYS = re.compile(r"java\.(?:lang\.(?!IllegalStateException\b)|util\.(?!concurrent\.)|time\.|math\.|text\.)")
 """Exception classes that any code may raise. Spark's Kafka reader reports missing offsets as IllegalStateException."""
 
@@ -250,9 +256,9 @@ def _summary(text: str) -> str:
     elif len(lines) > 1 and lines[0].startswith("An error occurred while calling "):
         lines = [causes.pop().removeprefix("Caused by: ")] if causes else [lines[1].removeprefix(": ")]
         causes = []
-    return printable(" / ".join([lines[0].strip() if lines else "no message", *causes[-1:]]))[:800]
-
-
-def printable(text: str) -> str:
-    """Escape characters that databases or terminals cannot handle: PostgreSQL, for example, cannot store a NUL."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    told = " / ".join([lines[0].strip() if lines else "no message", *causes[-1:]])
+    kind = max(_KIND.finditer(told), key=lambda found: found.start(), default=None)
+    if kind is None:
+        return quoted(told)
+    rest = told[kind.end() :].lstrip(": ") if kind.start(1) == 0 else told
+    return f"{kind[1]}: {quoted(rest)}" if rest else kind[1]

@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from sluice.errors import ConfigError, ExitCode, SluiceError
+from sluice.errors import ConfigError, ExitCode, SluiceError, described
 from sluice.launch.watchdog import end_with_launcher
 from sluice.pipeline.spark import WEB_UI
 from sluice_spark.engine.logs import logger
@@ -61,7 +61,7 @@ def run_main(main: Callable[[], None]) -> None:
         code = end.code if isinstance(end.code, int) else int(ExitCode.OTHER)
     except Exception as error:
         traceback.print_exc()
-        print(f"sluice: error: {type(error).__name__}: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        print(f"sluice: error: {described(error)}", file=sys.stderr, flush=True)  # noqa: T201
         code = int(ExitCode.OTHER)
     # The end of this process ends spark-submit's JVM, whose shutdown hook stops the context and closes the event log.
     # To stop it from here would wait up to a second for the thread that collects accumulators from Python workers.

@@ -18,7 +18,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, described
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -249,7 +249,7 @@ class Judge:
         return Path(self._home.data_docs) / self._pipeline.name
 
     def _error(self, error: Exception, runs: Sequence[str]) -> Judgement:
-        return Judgement(self.name, 0, error=f"{type(error).__name__}: {error}"[:2000], runs=tuple(runs))
+        return Judgement(self.name, 0, error=described(error)[:2000], runs=tuple(runs))
 
     def _validate(
         self, scopes: Mapping[str, Callable[[], DataFrame]], rows: int, runs: Sequence[str], *, wrote: bool
@@ -368,7 +368,7 @@ class Judge:
             found = look(rows, result, columns)
             evidence_of(found.result or {})
         except Exception as error:
-            what = type(error).__name__ if hidden else f"{type(error).__name__}: {error}"
+            what = type(error).__name__ if hidden else described(error)
             logger.warning("what broke %s is not shown: %s", result.expectation_config.type, what[:2000])
             return None
         return None if found.success or _raised(found) else found.result

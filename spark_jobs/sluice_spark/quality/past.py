@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, described
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.profile import Profile
@@ -49,7 +49,7 @@ def with_past(
         raise
     except Exception as error:
         logger.exception("judging by history failed")
-        told = f"quality.history: {type(error).__name__}: {error}"[:2000]
+        told = f"quality.history: {described(error)}"[:2000]
         return judgement if judgement.error is not None else replace(judgement, error=told)
     return judgement if found is None else _joined(judgement, found, history.severity)
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
-from sluice.errors import ConfigError, HeldError, LeaseHeldError, SluiceError
+from sluice.errors import ConfigError, HeldError, LeaseHeldError, SluiceError, described
 from sluice.faults import point
 from sluice.ledger import Lease, Ledger
 from sluice.pipeline import Pipeline
@@ -82,7 +82,7 @@ class Run(ABC):
                 raise
             except Exception as error:
                 unknown = SluiceError(
-                    f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"[:800],
+                    described(error),
                     state="committed batches are in the sink; the next run reads the open batch again",
                     next_step="read the traceback above; run again when the cause is fixed",
                 )

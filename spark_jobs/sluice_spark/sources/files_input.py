@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from sluice.errors import described
 from sluice.ranges import OffsetRange
 from sluice.sources.files.book import Book, Entry
 from sluice.sources.files.folder import Folder
@@ -178,7 +179,7 @@ class FilesRanges:
         except UnreadableError:
             raise
         except Exception as error:  # each decompressor has errors of its own
-            raise UnreadableError(f"{entry.name} cannot be read: {type(error).__name__}: {error}") from error
+            raise UnreadableError(f"{entry.name} cannot be read: {described(error)}") from error
         if count != len(span) or not entry.is_in(folder, archive=moved):
             raise UnreadableError(f"{entry.name} changed while it was read")
 

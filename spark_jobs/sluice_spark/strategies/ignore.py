@@ -10,11 +10,11 @@ from typing import Any
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from sluice.errors import ConfigError, OffsetsGoneError, SluiceError
+from sluice.errors import ConfigError, OffsetsGoneError, SluiceError, printable
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.engine.failures import EngineError, printable
+from sluice_spark.engine.failures import EngineError
 from sluice_spark.engine.logs import logger
 from sluice_spark.rules.records import decoded
 from sluice_spark.sources.base import RECORD_SCHEMA, Records

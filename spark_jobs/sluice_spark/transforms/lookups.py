@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.delta.pinned import PinnedTable, pin
-from sluice.errors import SourceUnreachableError
+from sluice.errors import SourceUnreachableError, described
 from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice_spark.paths import literal, located
@@ -96,7 +96,7 @@ class Lookups:
             except Exception as error:
                 raise SourceUnreachableError(
                     f"tables.{table.name}: version {table.version} of the Delta table {table.path} cannot be read: "
-                    f"{str(error).splitlines()[0] if str(error) else type(error).__name__}",
+                    f"{described(error)}",
                     state="nothing of this batch is visible in the sink; batches that were committed stay",
                     next_step="fix the storage of that table, then run again",
                 ) from error

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, described
 from sluice.fields import DELETED, METADATA_COLUMNS, TAKES_AWAY
 from sluice.kinds import not_leaving
 from sluice.pipeline import Pipeline, Rows
@@ -59,7 +59,7 @@ def _written(pipeline: Pipeline) -> Transformer:
             with not_leaving():
                 function: Transformer = getattr(importlib.import_module(module), name)
         except Exception as error:
-            raise _wrong(pipeline, f"transform.python: {spec.python}: {type(error).__name__}: {error}") from error
+            raise _wrong(pipeline, f"transform.python: {spec.python}: {described(error)}") from error
         return not_leaving()(function)
     if spec.arrow is not None:
         made = ArrowFunction(spec.arrow)
@@ -67,7 +67,7 @@ def _written(pipeline: Pipeline) -> Transformer:
             with not_leaving():
                 made.load()
         except Exception as error:
-            raise _wrong(pipeline, f"transform.arrow: {spec.arrow}: {type(error).__name__}: {error}") from error
+            raise _wrong(pipeline, f"transform.arrow: {spec.arrow}: {described(error)}") from error
         return on_spark(made)
     sql = spec.sql or ""
     if sql == EVERYTHING:
@@ -109,7 +109,7 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
     except PySparkException as error:
         raise _wrong(pipeline, f"transform: {_first_line(error)}") from error
     except Exception as error:
-        raise _wrong(pipeline, f"transform: {type(error).__name__}: {_first_line(error)}") from error
+        raise _wrong(pipeline, f"transform: {described(error)}") from error
     lowered = [name.lower() for name in types]
     doubled = sorted({n for n in lowered if lowered.count(n) > 1})
     if doubled or len(out.columns) != len(types):

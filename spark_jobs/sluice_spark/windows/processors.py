@@ -10,6 +10,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming import StatefulProcessor
 from pyspark.sql.types import StructType
 
+from sluice.errors import described
 from sluice.pipeline import Pipeline
 from sluice.pipeline.processor import Processor
 from sluice_spark.columns import column
@@ -32,7 +33,7 @@ def processor_of(pipeline: Pipeline, processor: Processor) -> StatefulProcessor:
     try:
         made = getattr(importlib.import_module(module), name)()
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"
+        told = described(error)
         raise wrong(pipeline, f"processor.python: {processor.python}, called without arguments: {told}") from error
     if not isinstance(made, StatefulProcessor):
         raise wrong(

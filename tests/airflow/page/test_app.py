@@ -14,6 +14,7 @@ from fastapi.routing import APIRoute
 from fastapi.testclient import TestClient
 from sqlalchemy import delete
 from tests.fixtures.ledgers import attempt
+from tests.fixtures.showcase import LOSS
 
 from sluice.ledger import Ledger
 from sluice.run.decision import accept
@@ -90,6 +91,8 @@ def test_page_shows_values_of_records_to_readers_of_task_logs_only(
     assert client.get(f"{API}/orders").status_code == 200
     assert client.get(f"{API}/orders/run", params={"id": run}).status_code == 403
     assert client.get("/sluice/data-docs/orders/index.html").status_code == 403
+    losses = client.get(f"{API}/orders/losses").json()["ranges"]
+    assert [r["reason"] for r in losses] == ["the query failed: ValueError: «…»"]
 
 
 @pytest.mark.parametrize(("user", "may"), [("ada", True), ("vic", False)])
@@ -195,6 +198,7 @@ def test_page_answers_404_for_an_unknown_run_or_pipeline(client: TestClient, pat
 def test_page_shows_losses_and_quarantine_of_ledger_and_table(client: TestClient) -> None:
     body = client.get(f"{API}/orders/losses").json()
     assert (body["lost"], body["count"], len(body["ranges"])) == (17, 1, 1)
+    assert body["ranges"][0]["reason"] == LOSS
     assert body["quarantine"] == [{"rule": "decode", "column": None, "records": 4}]
     assert client.get(f"{API}/grouped/losses").json()["quarantine"] == []
 

@@ -115,7 +115,7 @@ def test_evidence_that_cannot_be_had_leaves_the_verdict(
     judgement = judged(spark, tmp_path / "a", NAMES)
     (broken,) = [r for r in judgement.results if not r.success]
     assert (judgement.verdict, judgement.error, broken.unexpected_count, broken.values) == ("failed", None, 4, [])
-    assert "is not shown: RuntimeError: no memory for secret-a" in caplog.text
+    assert "is not shown: RuntimeError: «no memory for secret-a»" in caplog.text
     caplog.clear()
     assert judged(spark, tmp_path / "b", NAMES, more=", masked: [name]").verdict == "failed"
     assert SECRET not in caplog.text

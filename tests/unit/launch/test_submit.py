@@ -15,7 +15,7 @@ import pytest
 from tests.fixtures.connections import SASL, SECRET, connection
 
 from sluice.connections import Connection
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.jars import locked
@@ -267,3 +267,35 @@ def test_application_log_is_silent_about_classes_that_spark_has() -> None:
         with ZipFile(jar) as file:
             found |= wanted & set(file.namelist())
     assert {re.sub(r"\$?\.class$", "", name).replace("/", ".") for name in found} == names
+
+
+@pytest.mark.parametrize("place", ["/proc/nope/t", "{tmp}/file/t", "{tmp}/file"])
+@pytest.mark.parametrize("key", ["sink", "quarantine", "SLUICE_HOME"])
+def test_run_is_refused_before_spark_when_a_place_cannot_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str, place: str
+) -> None:
+    place = place.format(tmp=tmp_path)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("SLUICE_HOME", place if key == "SLUICE_HOME" else str(tmp_path / "home"))
+    paths = {"sink": "out", "quarantine": "refused"} | {key: place}
+    file = tmp_path / "p.yaml"
+    file.write_text(
+        "pipeline: p\nsource: {kafka: {topics: [t]}}\ndecode: {json: {schema: id BIGINT}}\n"
+        f"sink: {{delta: {{path: {paths['sink']}}}}}\nquarantine: {{delta: {{path: {paths['quarantine']}}}}}\n"
+    )
+    with pytest.raises(SinkError, match="cannot write to") as caught:
+        bounded_run(
+            load(str(file)), RunRequest("r", Recovery.REPLAY), spark=Connection("s", "spark", "local"), kafka=None
+        )
+    assert place in caught.value.what
+    assert ("SLUICE_HOME" if key == "SLUICE_HOME" else "p.yaml") in caught.value.next_step
+
+
+def test_run_whose_places_can_be_written_leaves_nothing_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    bounded_run(load("flights"), RunRequest("r", Recovery.REPLAY), spark=Connection("s", "spark", "local"), kafka=None)
+    kept = {"checkpoints", "logs", "quality", "quarantine", "sources", "staged", "flights_quarantine"}
+    assert {path.name: oct(path.stat().st_mode)[-3:] for path in tmp_path.iterdir()} == dict.fromkeys(kept, "700")
+    assert not [*tmp_path.glob("*/*")]

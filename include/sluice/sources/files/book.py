@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from sluice.errors import SinkError
+from sluice.errors import SinkError, described
 from sluice.ranges import OffsetRange
 from sluice.sources.files.folder import Folder, Stat
 
@@ -262,7 +262,7 @@ class Book:
 
     def _failed(self, error: Exception) -> SinkError:
         return SinkError(
-            f"the book of the pipeline's files, {self.path}, cannot be used: {type(error).__name__}: {error}",
+            f"the book of the pipeline's files, {self.path}, cannot be used: {described(error)}",
             state="nothing was read or written",
             next_step="fix the storage, or restore the folder from a copy, then run again",
         )

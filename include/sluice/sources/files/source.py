@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 from types import TracebackType
 
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError, described
 from sluice.home import Home
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import SourceKind
@@ -242,7 +242,7 @@ class Files:
         except SluiceError:
             raise
         except Exception as error:  # each decompressor has errors of its own
-            return f"cannot be read ({type(error).__name__}: {error})"
+            return f"cannot be read ({described(error)})"
 
     def _other_columns(self, name: str, header: str, columns: tuple[str, str]) -> ConfigError:
         return ConfigError(

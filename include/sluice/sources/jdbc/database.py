@@ -12,7 +12,7 @@ from functools import cached_property
 from typing import Any
 
 from sluice.connections import Connection
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError, quoted
 from sluice.postgres import WRONG, literal, name_of, text_of, url_of
 from sluice.sources.jdbc.config import JdbcSource
 
@@ -130,7 +130,7 @@ class Database:
 
     def _described(self, error: Any) -> SluiceError:
         code, text = getattr(error, "sqlstate", None) or "", text_of(error)
-        what = f"{self.config.shown}: {text}"
+        what = f"{self.config.shown}: {quoted(text)}"
         if code == "42501" or code[:2] == "28" or (not code and ("authentication" in text or "password" in text)):
             return AuthorizationError(
                 what,

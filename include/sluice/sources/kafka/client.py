@@ -23,7 +23,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError, described
 from sluice.sources.kafka.settings import KafkaSettings
 
 __all__ = ["UNTOUCHED", "Client"]
@@ -78,7 +78,7 @@ class Client:
             client.close()
             if isinstance(error, SluiceError):
                 raise error
-            raise unreachable(settings, _told(error) if error else f"no answer within {timeout:.0f} s", last)
+            raise unreachable(settings, described(error) if error else f"no answer within {timeout:.0f} s", last)
         return client
 
     def ask(self, question: Callable[[Client], Awaitable[T]], timeout: float) -> T:
@@ -221,7 +221,7 @@ class _Ear(logging.Handler):
         """Record an error that waiting does not fix."""
         from kafka import errors
 
-        self.last = _told(problem)
+        self.last = described(problem)
         kinds = (
             errors.SaslAuthenticationFailedError, errors.UnsupportedSaslMechanismError, errors.AuthorizationError,
         )  # fmt: skip
@@ -308,7 +308,3 @@ def _hears_last_words(transport: Any) -> Any:
 
     transport._sock_recv = receive_all
     return transport
-
-
-def _told(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
 
-from sluice.errors import AuthorizationError, ConfigError, SluiceError
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, described
 from sluice.sources.kafka import requests as questions
 from sluice.sources.kafka.client import UNTOUCHED, Client, refused, unreachable
 from sluice.sources.kafka.config import KafkaSource
@@ -247,9 +247,7 @@ class Cluster:
             )
         if isinstance(error, errors.AuthorizationError):
             return refused(self.settings, f"{of}: {type(error).__name__}, the right DESCRIBE on it is missing")
-        why = (
-            "has no leader" if isinstance(error, errors.LeaderNotAvailableError) else f"{type(error).__name__} {error}"
-        )
+        why = "has no leader" if isinstance(error, errors.LeaderNotAvailableError) else described(error)
         return unreachable(self.settings, f"{of}: {why.strip()}")
 
     # --- asking ----------------------------------------------------------------------------------------------------
@@ -281,7 +279,7 @@ class Cluster:
                 self._drop(client)
                 again = isinstance(error, errors.KafkaError) and bool(error.retriable)
                 if not again or time.monotonic() - begun > self.timeout / 2:
-                    raise unreachable(self.settings, f"{type(error).__name__}: {error}") from error
+                    raise unreachable(self.settings, described(error)) from error
             time.sleep(0.1)
 
     def _client(self, deadline: float) -> Client:

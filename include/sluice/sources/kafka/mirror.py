@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from sluice.errors import described
 from sluice.ranges import Positions
 from sluice.sources.kafka.settings import KafkaSettings
 
@@ -66,7 +67,7 @@ def mirror(settings: KafkaSettings, group: str, positions: Positions, note: str)
         finally:
             admin.close()
     except Exception as error:  # whatever it is, a run must not fail by it
-        raise MirrorError(f"{type(error).__name__}: {error}") from error
+        raise MirrorError(described(error)) from error
     refused = {str(tp): answer for tp, answer in answers.items() if answer.errno}
     if refused:
         tp, answer = next(iter(refused.items()))

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from sluice.errors import OffsetsGoneError, SinkError
+from sluice.errors import OffsetsGoneError, SinkError, described
 from sluice.faults import point
 from sluice.ranges import OffsetRange
 from sluice.sources.landed.position import Position
@@ -315,7 +315,7 @@ class Intake:
 
     def _failed(self, error: Exception) -> SinkError:
         return SinkError(
-            f"the pipeline's landed rows, {self.rows.parent}, cannot be used: {type(error).__name__}: {error}",
+            f"the pipeline's landed rows, {self.rows.parent}, cannot be used: {described(error)}",
             state="nothing was read or written",
             next_step="fix the storage, or restore the folder from a copy, then run again",
         )

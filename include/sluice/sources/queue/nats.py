@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sluice.connections import Connection
-from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
+from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, described
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
 
@@ -161,7 +161,7 @@ class JetStream:
             newer = self.first_at(stream, last + 1)
         except (LostError, nats.errors.Error, OSError, TimeoutError) as error:
             raise SourceUnreachableError(
-                f"{self._where} does not tell whether stream {stream!r} is as it was: {type(error).__name__} {error}",
+                f"{self._where} does not tell whether stream {stream!r} is as it was: {described(error)}",
                 state=_STATE,
                 next_step="see what the server's log says; the next run catches up",
             ) from error
@@ -186,7 +186,7 @@ class JetStream:
             while (found := self._run(reading.some())) is not None:
                 yield found
         except (nats.errors.Error, OSError, TimeoutError) as error:
-            raise LostError(f"{self._where} failed: {type(error).__name__} {error}") from error
+            raise LostError(f"{self._where} failed: {described(error)}") from error
         finally:
             self._run(reading.stop())
         self._check(span)

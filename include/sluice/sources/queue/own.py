@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sluice.connections import Connection
-from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
+from sluice.errors import ConfigError, SluiceError, SourceUnreachableError, described
 from sluice.kinds import imported, not_leaving
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
@@ -58,7 +58,7 @@ class OwnQueue:
             raise
         except Exception as error:  # it runs the user's code
             raise SourceUnreachableError(
-                f"{what} of {self._kind} failed: {type(error).__name__}: {error}",
+                f"{what} of {self._kind} failed: {described(error)}",
                 state=_STATE,
                 next_step="see whether the queue answers, or correct the class; the next run catches up",
             ) from error

@@ -5,12 +5,12 @@ from __future__ import annotations
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
-from sluice.errors import ConfigError, SinkError, SluiceError
+from sluice.errors import ConfigError, SinkError, SluiceError, described
 from sluice.storage import told_by_store
 from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.delta.opened import OpenTables
 
-__all__ = ["ATTEMPTS", "UNWRITABLE", "Handle", "first_line"]
+__all__ = ["ATTEMPTS", "UNWRITABLE", "Handle"]
 
 ATTEMPTS = 100
 """Maximum number of attempts at a commit while others commit."""
@@ -106,12 +106,7 @@ class Handle:
     def failed(self, error: Exception) -> SluiceError:
         """Return the error for a table that could not be read or written."""
         return told_by_store(error, self.path) or SinkError(
-            f"the table {self.path} failed: {first_line(error)}",
+            f"the table {self.path} failed: {described(error)}",
             state="the batch is in the table as a whole or not at all; the next run finds out which",
             next_step="fix the storage, then run again",
         )
-
-
-def first_line(error: Exception) -> str:
-    """Return an error's type and first line, for messages."""
-    return f"{type(error).__name__}: {error}".splitlines()[0][:500]

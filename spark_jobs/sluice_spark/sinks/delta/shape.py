@@ -16,12 +16,12 @@ from pyspark.sql.types import ArrayType, MapType, StringType, StructField, Struc
 
 from sluice.delta.names import KEY
 from sluice.delta.paths import check_removable
-from sluice.errors import BEGIN_ANEW, ConfigError
+from sluice.errors import BEGIN_ANEW, ConfigError, described
 from sluice.fields import METADATA_COLUMNS
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Refusal, RowsRefusedError, Staged, StagedFile
 from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
-from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle, first_line
+from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
 from sluice_spark.sinks.parquet.profiled import longest_of, nulls_of
 from sluice_spark.sinks.parquet.unfit import rows_with
@@ -305,7 +305,7 @@ def _show_statistics(held: Handle) -> None:
         except CommitFailedError:
             continue  # somebody committed meanwhile: check again
         except (DeltaError, OSError, ValueError) as error:
-            logger.warning("the properties of the table %s cannot be set: %s", held.path, first_line(error))
+            logger.warning("the properties of the table %s cannot be set: %s", held.path, described(error))
             break
         for key, value in wanted.items():
             before = f", was {settings[key]!r}" if key in settings else ""

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from typing import Any
 
 from pyiceberg import exceptions as ice
 from pyiceberg.catalog import Catalog, load_catalog
 from sqlalchemy.exc import SQLAlchemyError
 
 from sluice.connections import Connection, find
-from sluice.errors import ConfigError, SinkError, SluiceError
+from sluice.errors import ConfigError, SinkError, SluiceError, described
 
 __all__ = ["Unknown", "catalog_of", "telling"]
 
@@ -91,19 +90,13 @@ def telling(what: str) -> Iterator[None]:
         raise
     except _MISTAKES as error:
         raise ConfigError(
-            f"{what}: {_first(error)}",
+            f"{what}: {described(getattr(error, 'orig', None) or error)}",
             state="nothing of this batch was committed; what was committed before stays",
             next_step="correct the connection, the rights or the table; then run again",
         ) from error
     except Exception as error:  # pyiceberg's have no base in common, and reading a damaged file ends in anything
         raise SinkError(
-            f"{what}: {_first(error)}",
+            f"{what}: {described(getattr(error, 'orig', None) or error)}",
             state="nothing of this batch is visible, or all of it; the next run finds out",
             next_step="run again when the catalog and its storage answer",
         ) from error
-
-
-def _first(error: Any) -> str:
-    # no more: SQLAlchemy adds the statement and its parameters
-    told = getattr(error, "orig", None) or error
-    return (str(told).strip().splitlines() or [type(error).__name__])[0]

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 from pyspark.sql.types import StructType
 
-from sluice.errors import SinkError
+from sluice.errors import SinkError, described
 from sluice.kinds import imported, not_leaving
 from sluice.sinks.foreach import Batch, ForeachSink, Writer
 from sluice.storage import file_system
@@ -57,7 +57,7 @@ class Foreach(Outward):
         except Exception as error:
             where = f"{partition} offset {at['_offset']}" if "_offset" in at else partition or "an aggregate"
             raise SinkError(
-                f"{self.path} failed at {where} of batch {batch}: {type(error).__name__}: {error}",
+                f"{self.path} failed at {where} of batch {batch}: {described(error)}",
                 state="rows of this batch before it were taken, and will be handed over again: at least once",
                 next_step="fix the writer, or add a row rule that refuses such records; run again",
             ) from error

@@ -11,7 +11,7 @@ import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 
 from sluice.connections import Connection
-from sluice.errors import ConfigError, SinkError, SluiceError
+from sluice.errors import ConfigError, SinkError, SluiceError, quoted
 from sluice.postgres import WRONG, text_of, url_of
 from sluice_spark.sinks.base import Refusal, RowsRefusedError
 
@@ -80,6 +80,7 @@ def describe(error: Any, what: str) -> SluiceError:
     """Return the error of Sluice for one of the database."""
     code = getattr(error, "sqlstate", None) or ""
     text = text_of(error)
+    said = quoted(text)
     state = "nothing of this batch was committed; what was committed before stays"
     if code == "55P03":
         return SinkError(
@@ -95,24 +96,24 @@ def describe(error: Any, what: str) -> SluiceError:
         or (not code and WRONG.search(text))
     ):
         return ConfigError(
-            f"{what}: {text}",
+            f"{what}: {said}",
             state=state,
             next_step="correct the connection, the role's rights or the table; run again",
         )
     if code == "22021":
         return RowsRefusedError(
-            f"{what}: a text has a zero character, and PostgreSQL holds none: {text}",
+            f"{what}: a text has a zero character, and PostgreSQL holds none: {said}",
             state=state,
             next_step=r"add a row rule that refuses such records, for example {name: no_zero, sql: {passes: "
             r'"instr(name, chr(0)) = 0"}}, and run again: they go to the quarantine',
         )
     if code[:2] in REFUSALS and code != EXHAUSTED:
         return RowsRefusedError(
-            f"{what} refuses a row: {text}",
+            f"{what} refuses a row: {said}",
             state=state,
             next_step="add a row rule that refuses such records, or change the table; then run again",
         )
-    return SinkError(f"{what}: {text}", state=state, next_step="run again when the database answers")
+    return SinkError(f"{what}: {said}", state=state, next_step="run again when the database answers")
 
 
 def may_be_of_a_row(error: Any) -> bool:

@@ -28,7 +28,7 @@ def test_foreach_names_a_writer_that_fails_or_ends_its_process_with_its_row(into
     sandbox.feed(5)
     said = sandbox.run("r", expect=30, POISON="name 3").message
     assert f"collector:Lines failed at {sandbox.topic}-1 offset 1 of batch {sandbox.name}:1:0" in said
-    assert "ValueError: poison" in said
+    assert "ValueError: «poison»" in said
     assert "at least once" in said
     assert sandbox.lines("closed")[-1]["error"] == "ValueError('poison')"
     # Spark would wait for ever for the answer of a batch whose thread is gone

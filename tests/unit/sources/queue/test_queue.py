@@ -67,7 +67,7 @@ def test_queue_of_the_user_is_made_with_connection_and_owner() -> None:
     [
         ("without_methods", ConfigError, "state, guide, read, first_at, done, close"),
         ("gone", ConfigError, "gone"),
-        ("broken", SourceUnreachableError, "KeyError: 'port'"),
+        ("broken", SourceUnreachableError, "KeyError: «'port'»"),
         ("leaves", SourceUnreachableError, "sys.exit"),
         ("down", SourceUnreachableError, "there is no answer"),
     ],

@@ -152,11 +152,15 @@ Caused by: java.lang.Other: root
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (PYTHON, "ValueError: bad value 3"),
-        (JAVA, "org.apache.spark.SparkException: Job aborted"),
-        (JAVA + CAUSES, "java.lang.Other: root"),
-        ("[CAST] The value 'a\x00\x1b[2J' is no number\n== SQL ==", r"[CAST] The value 'a\x00\x1b[2J' is no number"),
-        ("", "no message"),
+        (PYTHON, "ValueError: «bad value 3»"),
+        (JAVA, "org.apache.spark.SparkException: «Job aborted»"),
+        (JAVA + CAUSES, "java.lang.Other: «root»"),
+        ("[CAST] The value 'a\x00\x1b[2J' is no number\n== SQL ==", r"[CAST]: «The value 'a\x00\x1b[2J' is no number»"),
+        ("", "«no message»"),
+        (
+            "[STREAM_FAILED] Query [id = 1] terminated with exception: [CAST] The value 'SSN' is none",
+            "[CAST]: «[STREAM_FAILED] Query [id = 1] terminated with exception: [CAST] The value 'SSN' is none»",
+        ),
     ],
 )
 def test_classify_names_the_error_that_was_raised(text: str, reason: str) -> None:

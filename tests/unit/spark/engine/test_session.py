@@ -41,7 +41,7 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Callable[..., int]:
         (KeyboardInterrupt(), 130, []),
         (SystemExit(7), 7, []),
         (SystemExit("text"), 1, []),
-        (ValueError("odd"), 1, ["Traceback (most recent call last):", "sluice: error: ValueError: odd"]),
+        (ValueError("odd"), 1, ["Traceback (most recent call last):", "sluice: error: ValueError: «odd»"]),
     ],
 )  # fmt: skip
 def test_main_ends_with_the_exit_code_of_its_error_and_a_traceback_only_of_an_unexpected_one(

@@ -155,4 +155,4 @@ def test_history_judges_a_batch_by_its_columns_and_the_run_later_by_the_rest(pla
 def test_history_that_cannot_be_judged_is_an_error_and_no_pass(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(past, "judge", mock.Mock(side_effect=ValueError("odd")))
     found = seen(place)
-    assert (found.verdict, found.error) == ("error", "quality.history: ValueError: odd")
+    assert (found.verdict, found.error) == ("error", "quality.history: ValueError: «odd»")

@@ -296,7 +296,7 @@ def test_ignore_range_loses_poison_and_missing_records_each_for_its_reason() -> 
     found = prepare(World(poison={("t", 0, 3), ("t", 1, 7), ("t", 1, 8)}, start={0: 2, 1: 0}))
     assert spans(found) == [(0, 0, 2), (0, 3, 4), (1, 7, 8), (1, 8, 9)]
     assert "gone" in found[0].reason
-    assert [item.reason.rpartition("poison: ")[2] for item in found[1:]] == ["(0, 3)", "(1, 7)", "(1, 8)"]
+    assert [item.reason.rpartition("poison: ")[2] for item in found[1:]] == ["(0, 3)»", "(1, 7)»", "(1, 8)»"]
 
 
 def test_ignore_batch_loses_the_whole_batch_whatever_fails_in_it() -> None:
@@ -361,4 +361,4 @@ def test_ignore_ends_the_run_for_trouble_that_is_not_of_the_records(
 def test_ignore_gives_a_reason_that_can_be_stored_and_shown(strategy: Recovery) -> None:
     error = RuntimeError("no \x00 \x1b[31m number: ü")
     (first, *_) = prepare(World(reading=lambda _: error, writing=lambda n: error if n == 1 else None), strategy)
-    assert first.reason.endswith(r"no \x00 \x1b[31m number: ü")
+    assert first.reason.endswith(r"no \x00 \x1b[31m number: ü»")
