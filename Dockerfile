@@ -20,7 +20,7 @@ ENV SLUICE_JVM_ARCHIVE=/opt/jvm/spark.jsa
 WORKDIR /opt/sluice
 
 COPY requirements.txt ./
-RUN python3.11 -m venv /opt/venv && pip install --no-cache-dir uv \
+RUN python3.11 -m venv /opt/venv && pip install --no-cache-dir uv==0.13.9 \
     && uv pip install --no-cache --compile-bytecode --python /opt/venv/bin/python -r requirements.txt
 
 COPY LICENSE README.md hatch_build.py pyproject.toml ./
@@ -41,7 +41,7 @@ COPY docker/entrypoint.sh /usr/local/bin/sluice-entrypoint
 # A new volume takes the owner of the folder that it covers.
 RUN useradd --uid 10001 --create-home sluice \
     && mkdir -p /opt/airflow/logs /opt/airflow/login /var/sluice \
-    && chown -R sluice:sluice /opt/airflow /var/sluice
+    && chown -R sluice:sluice /opt/airflow /var/sluice && chmod 700 /var/sluice
 USER sluice
 ENTRYPOINT ["sluice-entrypoint"]
 CMD ["sluice", "--help"]

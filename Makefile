@@ -25,7 +25,7 @@ check-tools:
 $(STAMP): requirements.txt pyproject.toml | check-tools
 	@echo "installing into $(VENV)" >&2
 	@if command -v uv >/dev/null; then uv venv -q --allow-existing --python $(PYTHON) $(VENV); \
-	 else $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q uv; fi
+	 else $(PYTHON) -m venv $(VENV) && $(BIN)/python -m pip install -q uv==0.13.9; fi
 	@UV=$$(command -v uv || echo $(BIN)/uv); \
 	 $$UV pip install -q --compile-bytecode --python $(BIN)/python -r requirements.txt && \
 	 $$UV pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .

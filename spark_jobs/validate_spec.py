@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
 from sluice.pipeline import Pipeline, load
-from sluice.pipeline.suite import Suite, missing_columns
+from sluice.pipeline.suite import Suite, missing_columns, with_lines
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.split import Split, told
 from sluice_spark.engine.logs import set_up
@@ -60,15 +60,18 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
         yield error.what.removeprefix(f"pipeline {pipeline.name!r}: ")
     if schema is not None:
         yield from (f"quality.{key}: {wrong}" for key, wrong in missing_columns(pipeline.quality, schema.names))
-    try:
-        suite = Suite.of(pipeline)
-    except ConfigError as error:
-        yield f"quality.suite: {error.what}"
-        return
-    if suite is not None:
-        unread = suite.out_of_reach(pipeline)
-        wrong = [*problems_of(suite), *unread, *(suite.unknown_columns(schema.names) if schema is not None else [])]
-        yield from (f"quality.suite: {suite.file.name}: {problem}" for problem in wrong)
+    if pipeline.suite_file is not None:
+        try:
+            suite, wrong = Suite.read(pipeline.suite_file)
+        except ConfigError as error:
+            yield f"quality.suite: {error.what}"
+            return
+        if suite is not None:
+            wrong += [*problems_of(suite), *suite.out_of_reach(pipeline)]
+            wrong += suite.unknown_columns(schema.names) if schema is not None else []
+        yield from (
+            f"quality.suite: {pipeline.suite_file.name}: {text}" for text in with_lines(pipeline.suite_file, wrong)
+        )
         if schema is not None and not wrong:
             try:
                 Split.of(spark, pipeline, schema)

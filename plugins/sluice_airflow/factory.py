@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -166,11 +166,18 @@ def _start(spec: Pipeline) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
 
 
-def _of_the_team(spec: Pipeline) -> dict[str, Any]:
-    """Return what all DAGs of a file have in common: whom they call when a run has failed, who may see them."""
+def _of_the_team(spec: Pipeline, access: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+    """Return what all DAGs of a file have in common: whom they call when a run has failed, who may see them.
+
+    Parameters
+    ----------
+    access
+        Other rights than the file's ``access_control``.
+    """
+    rights = spec.airflow.access_control if access is None else access
     return {
         "on_failure_callback": [*_called(spec, "on_failure"), *_mail(spec)] or None,
-        "access_control": {role: set(may) for role, may in (spec.airflow.access_control or {}).items()} or None,
+        "access_control": {role: set(may) for role, may in (rights or {}).items()} or None,
     }
 
 
@@ -221,7 +228,8 @@ def _dags_of(spec: Pipeline) -> list[DAG]:
     """Return the DAGs that a pipeline file makes."""
     dags, reference, wanted = [build_dag(spec)], reference_of(spec), spec.airflow.freshness
     if spec.airflow.maintenance is not None:
-        dags.append(_checked(maintenance_dag(spec, reference, pool=pool_of(spec), **_of_the_team(spec)), spec))
+        shared = _of_the_team(spec, spec.airflow.maintenance_access_control)
+        dags.append(_checked(maintenance_dag(spec, reference, pool=pool_of(spec), **shared), spec))
     if wanted is not None:
         dags.append(_checked(freshness_dag(spec, wanted, reference, **_of_the_team(spec)), spec))
     return dags

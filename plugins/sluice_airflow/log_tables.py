@@ -32,10 +32,11 @@ def _cell(value: Any) -> str:
 
 
 def lag_table(backlog: Mapping[str, Any]) -> str:
-    """Return the lag per partition, from :meth:`sluice.lag.Backlog.as_dict`; ages in words."""
+    """Return the lag per partition, from :meth:`sluice.lag.Backlog.brief`; ages in words."""
     keys = ("topic", "partition", "status", "position", "start", "end", "lag", "age", "lost")
     parts = [part | {"age": None if part["age"] is None else length(part["age"])} for part in backlog["partitions"]]
-    return table(keys, ([part[key] for key in keys] for part in parts))
+    others = f"\nand {backlog['others']:,} partitions with a smaller lag" if backlog.get("others") else ""
+    return table(keys, ([part[key] for key in keys] for part in parts)) + others
 
 
 def account_table(accounts: Iterable[RangeAccount]) -> str:

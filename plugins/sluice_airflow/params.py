@@ -6,6 +6,7 @@ from airflow.sdk import Param
 
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
+from sluice.run.request import LONGEST_REASON
 from sluice_airflow.window import Mode
 
 __all__ = ["of"]
@@ -42,7 +43,11 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
         ),
         **interval,
         "reason": Param(
-            None, type=["null", "string"], title="Reason", description_md="Why this run; recorded in the ledger."
+            None,
+            type=["null", "string"],
+            maxLength=LONGEST_REASON,
+            title="Reason",
+            description_md="Why this run; recorded in the ledger.",
         ),
         "recovery": Param(
             pipeline.recovery.value,
@@ -59,7 +64,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             minimum=1,
             title="Records per batch, about",
             description_md="Of live runs only. Smaller batches lose less work to a crash; larger ones are faster. "
-            "Empty: 500,000; on the Arrow path as many as took half a minute in earlier runs, at most 5,000,000.",
+            "Empty: 500,000; on the Arrow path as many as earlier runs read in half a minute, at most 5,000,000.",
         ),
         "validate": Param(
             True,

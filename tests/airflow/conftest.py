@@ -150,7 +150,7 @@ class FakeSpark:
     def _answer(self, call: dict[str, Any], argv: list[str]) -> dict[str, Any]:
         main = next(Path(word).name for word in argv if word.startswith("/") and "/spark_jobs/" in word)
         self.calls[main] = call
-        options = dict(itertools.pairwise(argv))
+        options = dict(itertools.pairwise(argv)) | dict(w.split("=", 1) for w in argv if w.startswith("--run="))
         only = f"{Path(options['--pipeline']).stem}.{main}"
         name = only if only in self.plans else main
         plan = self.plans.get(name, {})

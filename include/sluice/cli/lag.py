@@ -135,9 +135,11 @@ def _summary(b: Backlog) -> str:
     if b.lost:
         parts.append(f"{b.lost:,} are lost")
     if b.over:
-        parts.append(f"over the limits ({b.limits})")
+        parts.append(f"a run is due: there are {b.limits}")
     else:  # unknown is never within
-        parts.append(f"{'not known to be over' if b.incomplete else 'within'} the limits ({b.limits})")
+        parts.append(
+            "whether a run is due is not known" if b.incomplete else f"no run is due before there are {b.limits}"
+        )
     if b.running:
         parts.append(f"run {b.running} is at work")
     if b.held:

@@ -14,6 +14,7 @@ from sluice import __version__
 from sluice.cli.accept import accept, held
 from sluice.cli.acknowledge import acknowledge
 from sluice.cli.failover import failover
+from sluice.cli.forget import forget
 from sluice.cli.init import init
 from sluice.cli.output import (
     COUNTS,
@@ -152,6 +153,7 @@ app.command()(init)
 app.command()(preview)
 app.command()(accept)
 app.command()(acknowledge)
+app.command()(forget)
 app.command()(retract)
 app.command()(reset)
 app.command()(failover)
@@ -172,6 +174,8 @@ def status(
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline) if pipeline else None
+    newest = ledger.runs(name, limit=limit)
+    hidden = ledger.forgotten({r.pipeline for r in newest}) if name is None else set()
     rows = [
         {
             "pipeline": r.pipeline,
@@ -182,7 +186,8 @@ def status(
             "notes": r.notes,
             "error": r.error,
         }
-        for r in ledger.runs(name, limit=limit)
+        for r in newest
+        if r.pipeline not in hidden
     ]
     if as_json:
         print_json(rows)

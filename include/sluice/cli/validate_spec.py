@@ -43,7 +43,8 @@ def check(files: Sequence[str] | None, *, spark: bool, as_json: bool) -> int:
         try:
             if clash is not None:
                 raise clash
-            Suite.of(pipeline)
+            if not spark:  # with Spark, all mistakes of the suite are found together
+                Suite.of(pipeline)
         except ConfigError as error:
             told = error if error is clash else _refusal(pipeline, [f"quality.suite: {error.what}"])
             errors[file] = str(told)
@@ -93,7 +94,10 @@ def judges(suite: Sequence[Mapping[str, Any]]) -> list[str]:
     rows = sum(bool(item["row_rule"]) for item in suite)
     could = sum(item["why"] == UNASKED for item in suite)
     if not rows and could:
-        return [f"{could} of {len(suite)} expectations could split the rows of a run (quality.split: critical)"]
+        return [
+            f"no expectation splits rows: the run is judged as a whole. With quality.split: critical, {could} of "
+            f"{len(suite)} would send the rows that break them to the quarantine"
+        ]
     rest = "; Great Expectations alone judges:" if rows < len(suite) else ""
     return [
         f"{rows} of {len(suite)} expectations split the rows of a run{rest}",

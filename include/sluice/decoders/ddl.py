@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Collection
 
 __all__ = ["check_ddl", "first_of", "types_of"]
@@ -48,6 +50,13 @@ def types_of(ddl: str) -> dict[str, str]:
     return {c.name: written(c.args["kind"]) for c in tree.expressions if isinstance(c, exp.ColumnDef)}
 
 
+def _meant(word: str) -> str:
+    """Return a hint to the type that a misspelt word stands for; an empty text for other words."""
+    known = {*_NAMES, *_NAMES.values(), *_SHOWN.values()}
+    near = difflib.get_close_matches(word.upper(), sorted(known), n=1, cutoff=0.8)
+    return f": did you mean {near[0]}?" if near and near[0] != word.upper() else ""
+
+
 def check_ddl(ddl: str) -> list[str]:
     """Return the column names of a DDL schema such as ``"carrier STRING, flight INT"``.
 
@@ -64,7 +73,8 @@ def check_ddl(ddl: str) -> list[str]:
     except SqlglotError as error:
         detail: dict[str, str] = next(iter(getattr(error, "errors", [])), {})
         place = detail.get("highlight") or ""
-        raise ValueError(f"not a Spark DDL schema{f', near {place!r}' if place else ''}") from None
+        meant = next((f"; {word}{near}" for word in re.findall(r"\w{3,}", ddl) if (near := _meant(word))), "")
+        raise ValueError(f"not a Spark DDL schema{f', near {place!r}' if place else ''}{meant}") from None
     columns = list(tree.find_all(exp.ColumnDef)) if isinstance(tree, exp.Create) else []
     if not columns or not isinstance(tree.this, exp.Schema):
         raise ValueError("not a Spark DDL schema: expected `name TYPE, name TYPE`")
@@ -81,6 +91,7 @@ def check_ddl(ddl: str) -> list[str]:
             if part.this.name not in _NAMES:
                 raise ValueError(
                     f"column {column.name!r} has the type {part.sql('spark')!r}, which Spark does not know"
+                    f"{_meant(part.sql('spark'))}"
                 )
             if part.this.name == "MAP" and part.expressions and part.expressions[0].this.name != "TEXT":
                 raise ValueError(f"column {column.name!r} has a map whose keys are no STRING: no decoder makes one")

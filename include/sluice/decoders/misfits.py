@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from decimal import Decimal, InvalidOperation
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -123,12 +124,27 @@ def _no_time(value: Any, kind: exp.DataType) -> bool:
 
 
 def _no_digits(value: Any, kind: exp.DataType) -> bool:
-    if not isinstance(value, Number):
+    if kind.this.name == "DECIMAL" and isinstance(value, str):  # a decimal may be written as text
+        digits = [int(part.name) for part in kind.expressions] or [10]
+        return not _holds(value, digits[0], digits[1] if len(digits) > 1 else 0)
+    return kind.this.name == "DOUBLE" and isinstance(value, Number) and _is_rounded(value)
+
+
+def _is_rounded(value: Number) -> bool:
+    return bool(_WHOLE.fullmatch(value)) and int(float(value)) != int(value)
+
+
+def _holds(text: str, precision: int, scale: int) -> bool:
+    """Return whether a decimal of this precision and scale holds all digits of a number."""
+    try:
+        _, digits, exponent = Decimal(text).as_tuple()
+    except InvalidOperation:
         return False
-    if kind.this.name == "DOUBLE":
-        return bool(_WHOLE.fullmatch(value)) and int(float(value)) != int(value)
-    scale = [int(part.name) for part in kind.expressions][1:] if kind.this.name == "DECIMAL" else [99]
-    return len(value.partition(".")[2].rstrip("0")) > (scale or [0])[0]
+    if not isinstance(exponent, int):  # infinite, or no number
+        return False
+    written = "".join(map(str, digits)).rstrip("0")
+    exponent += len(digits) - len(written)
+    return not written or (-exponent <= scale and len(written) + exponent <= precision - scale)
 
 
 _BREAKS: Mapping[str, Callable[[Any, exp.DataType], bool]] = {

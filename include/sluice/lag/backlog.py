@@ -126,6 +126,12 @@ class Backlog:
             "partitions": [p.as_dict() for p in self.partitions],
         }  # fmt: skip
 
+    def brief(self, most: int = 20) -> dict[str, Any]:
+        """Return :meth:`as_dict` with the partitions of the largest lags only, and how many others there are."""
+        worst = sorted(self.partitions, key=lambda p: -1 if p.records is None else p.records, reverse=True)[:most]
+        shown = [p.as_dict() for p in self.partitions if p in worst]
+        return {**self.as_dict(), "partitions": shown, "others": len(self.partitions) - len(shown)}
+
     def _sum(self, values: Iterable[int | None]) -> int | None:
         found = [v for v in values if v is not None]
         nothing_to_know = not self.partitions and self.error is None

@@ -23,9 +23,9 @@ from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
 from sluice.ranges import OffsetRange
-from sluice.run.request import RunRequest
+from sluice.run.request import RunRequest, reason_option
 from sluice.shipped import base, shipped
-from sluice.text import checked_run, storable
+from sluice.text import checked_run
 
 __all__ = [
     "Connections",
@@ -208,13 +208,13 @@ def redrive(
     before
         Only quarantined records of an earlier record time, or of none; aware.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id)]
+    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}"]
     for item in ranges:
-        arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
+        arguments += [f"--range={item.topic}:{item.partition}:{item.start}-{item.end}"]
     if of_run is not None:
         arguments += ["--of-run", of_run]
     arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
-    arguments += [] if dropped is None else ["--drop", f"--reason={dropped}"]
+    arguments += [] if dropped is None else ["--drop", reason_option(dropped)]
     arguments += [] if rule is None else [f"--rule={rule}"]
     arguments += [] if before is None else [f"--before={before.isoformat()}"]
     return _submit(
@@ -243,9 +243,9 @@ def retract(
     result
         If given, nothing is changed: the file to which it writes, as JSON, what would be retracted.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
+    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}", reason_option(reason)]
     for item in ranges:
-        arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
+        arguments += [f"--range={item.topic}:{item.partition}:{item.start}-{item.end}"]
     arguments += [] if of_run is None else [f"--of-run={of_run}"]
     arguments += [] if result is None else ["--result", str(result)]
     return _submit("retract.py", pipeline, arguments, spark, (sink,), small=True, settings=settings, writes=True)
@@ -275,7 +275,7 @@ def reset(
     result
         If given, nothing is changed: the file to which it writes, as JSON, what would be done.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
+    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}", reason_option(reason)]
     arguments += [] if begin is None else [f"--from={begin}"]
     arguments += ["--truncate"] * truncate + ["--rebuild-state"] * rebuild + ["--yes"] * agreed
     arguments += [] if result is None else ["--result", str(result)]
@@ -303,7 +303,7 @@ def failover(
     result
         As of :func:`reset`.
     """
-    arguments = ["--pipeline", str(pipeline.file), "--run", checked_run(run_id), f"--reason={storable(reason)}"]
+    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}", reason_option(reason)]
     arguments += [f"--to={to}"] + ([] if result is None else ["--result", str(result)])
     return _submit("failover.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings, writes=True)
 
@@ -318,7 +318,7 @@ def validate_sink(
     settings: Spark | None = None,
 ) -> SparkSubmit:
     """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""
-    arguments = ["--pipeline", str(pipeline.file), "--run", run_id]
+    arguments = ["--pipeline", str(pipeline.file), f"--run={run_id}"]
     return _submit("validate_sink.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
 
 
@@ -345,7 +345,7 @@ def preview(
     """
     arguments = ["--pipeline", str(pipeline.file), "--result", str(result), "--records", str(records)]
     for item in ranges:
-        arguments += ["--range", f"{item.topic}:{item.partition}:{item.start}-{item.end}"]
+        arguments += [f"--range={item.topic}:{item.partition}:{item.start}-{item.end}"]
     arguments += [] if of_run is None else [f"--of-run={of_run}"]
     arguments += ["--quarantined"] * quarantined
     return _submit("preview.py", pipeline, arguments, spark, (kafka, decoder), small=True)

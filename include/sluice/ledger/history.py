@@ -104,6 +104,15 @@ class Histories(LedgerQueries):
         """Return the names of all pipelines that have run."""
         return {r["pipeline"] for r in self._rows(sa.select(schema.run.c.pipeline).distinct())}
 
+    def forgotten(self, among: Collection[str]) -> set[str]:
+        """Return which of these pipelines were forgotten, and have not run since."""
+        events, runs = schema.event, schema.run
+        newest = sa.select(sa.func.max(runs.c.sequence)).where(runs.c.pipeline == events.c.pipeline).scalar_subquery()
+        query = sa.select(events.c.pipeline).where(
+            events.c.pipeline.in_(list(among)), events.c.type == "PipelineForgotten", events.c.id > newest
+        )
+        return {r["pipeline"] for r in self._rows(query)}
+
     def glances(self, pipelines: Collection[str], *, runs: int = 30) -> dict[str, Glance]:
         """Return some pipelines at a glance, by name."""
         table, lost = schema.run, schema.lost

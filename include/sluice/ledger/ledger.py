@@ -283,6 +283,10 @@ class Ledger(Histories, Profiles):
         payload = {"ranges": [r.as_list() for r in ranges], "reason": reason, "was": was, "is": now}
         self._record(lease, None, ("LossAcknowledged", payload))
 
+    def forgotten_by(self, lease: Lease, reason: str) -> None:
+        """Record that the pipeline is not to be listed any more, until it runs again. Nothing else changes."""
+        self._record(lease, None, ("PipelineForgotten", {"reason": reason}))
+
     def retracted(
         self,
         lease: Lease,

@@ -80,6 +80,8 @@ class Airflow(Strict):
     """The first day, in UTC, that a backfill may reprocess; by default in the year 2000."""
     access_control: dict[str, tuple[Annotated[str, Field(min_length=1)], ...]] | None = None
     """What each role may do with the DAG, such as ``{Analyst: [can_read]}``; for auth managers with roles of a DAG."""
+    maintenance_access_control: dict[str, tuple[Annotated[str, Field(min_length=1)], ...]] | None = None
+    """The same for ``PIPELINE.maintenance``, which changes the table; by default as ``access_control``."""
     freshness: Freshness | None = None
     """A DAG ``PIPELINE.freshness`` that fails, and alerts, when the table is not fresh at a time of its ``cron``."""
     email: tuple[Address, ...] = ()
@@ -99,8 +101,9 @@ class Airflow(Strict):
 
     @model_validator(mode="after")
     def _steps_of_something(self) -> Airflow:
-        if "maintenance_steps" in self.model_fields_set and self.maintenance is None:
-            raise ValueError("maintenance_steps does nothing without maintenance: add a cron line, or manual")
+        for name in ("maintenance_steps", "maintenance_access_control"):
+            if name in self.model_fields_set and self.maintenance is None:
+                raise ValueError(f"{name} does nothing without maintenance: add a cron line, or manual")
         return self
 
     @field_validator("execution_timeout")

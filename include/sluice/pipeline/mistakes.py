@@ -26,6 +26,9 @@ _BOUNDS = {
     "less_than_equal": ("le", "must be at most"),
 }
 
+_LONGEST = 60
+"""Characters of a value that a message repeats."""
+
 
 def line_of(tree: Any, loc: Sequence[str | int]) -> str:
     """Return ``line N: `` for the YAML node that is nearest to a location; an empty text if there is none."""
@@ -96,7 +99,7 @@ def said(detail: ErrorDetails, keys: Sequence[str] = ()) -> str:
     elif kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         message = f"{words} {(detail.get('ctx') or {}).get(name)}"
-    scalar = isinstance(given, str | int | float | bool) and given != ""
+    scalar = isinstance(given, int | float | bool) or (isinstance(given, str) and 0 < len(given) <= _LONGEST)
     return f"{message} (given: {given!r})" if scalar and repr(given) not in message else message
 
 

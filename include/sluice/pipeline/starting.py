@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -27,10 +28,17 @@ def check_cron(text: str) -> str:
     Raises
     ------
     ValueError
-        If it has not five fields, and is no preset.
+        If it has not five fields, and is no preset; or if no day of any year is one of its days.
     """
+    from croniter import CroniterBadDateError, croniter
+
     if not is_cron(text):
         raise ValueError(f"{text!r} is not a cron expression of five fields, such as 0 * * * * (each hour)")
+    try:
+        if not text.startswith("@"):
+            croniter(text, datetime(2000, 1, 1, tzinfo=UTC)).get_next()
+    except CroniterBadDateError:
+        raise ValueError(f"{text!r} names no day that ever comes") from None
     return text
 
 

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
+
 from sluice.errors import ConfigError
 from sluice.pipeline.load import relative
+from sluice.pipeline.mistakes import line_of
 from sluice.pipeline.model import Pipeline
 from sluice.pipeline.quality import Quality
 
-__all__ = ["SCOPES", "SEVERITIES", "UNASKED", "Suite", "missing_columns", "nearest", "place"]
+__all__ = ["SCOPES", "SEVERITIES", "UNASKED", "Suite", "missing_columns", "nearest", "place", "with_lines"]
 
 SEVERITIES = ("critical", "warning", "info")
 SCOPES = ("slice", "table")
@@ -30,6 +35,7 @@ _KEYS = (
 _BESIDE = ("severity", "meta", "notes", "description", "id", "type", "rendered_content")
 """Keys that belong beside ``kwargs``. Great Expectations silently accepts them within ``kwargs``, too."""
 
+_PLACE = re.compile(r"expectation ([0-9]+)")
 _COLUMNS = ("column", "column_A", "column_B")
 _COLUMN_LISTS = ("column_list", "column_set")
 
@@ -54,14 +60,35 @@ class Suite:
         file = pipeline.suite_file
         if file is None:
             return None
+        suite, problems = cls.read(file)
+        if problems or suite is None:
+            raise _refuse(file, problems)
+        return suite
+
+    @classmethod
+    def read(cls, file: Path) -> tuple[Suite | None, list[str]]:
+        """Return the suite of a file, with its mistakes.
+
+        A suite with mistakes lacks what is beside type and arguments. It is None if these are missing, too.
+
+        Raises
+        ------
+        ConfigError
+            If the file is not JSON.
+        """
         try:
             data = json.loads(file.read_text(encoding="utf-8-sig"), object_pairs_hook=_object)
         except (ValueError, OSError, RecursionError) as error:
             raise _refuse(file, [f"{type(error).__name__}: {error}"]) from None
         problems = list(_problems(data))
+        items = data["expectations"] if isinstance(data, dict) and isinstance(data.get("expectations"), list) else []
         if problems:
-            raise _refuse(file, problems)
-        return cls(file, str(data.get("name") or file.stem), tuple(data["expectations"]))
+            bare = [item for item in items if isinstance(item, dict) and isinstance(item.get("type"), str)]
+            bare = [{"type": i["type"], "kwargs": i["kwargs"]} for i in bare if isinstance(i.get("kwargs"), dict)]
+            if not items or len(bare) < len(items):
+                return None, problems
+            items = bare
+        return cls(file, str(data.get("name") or file.stem), tuple(items)), problems
 
     def refuse(self, problems: Iterable[str]) -> ConfigError:
         """Return the error with these mistakes of the suite."""
@@ -113,6 +140,17 @@ class Suite:
             for number, item in enumerate(self.expectations, start=1)
             if refusal and (item.get("meta") or {}).get("split") is True
         ]
+
+
+def with_lines(file: Path, problems: Collection[str]) -> list[str]:
+    """Return messages that begin as :func:`place` does, in the order of the file and with their lines."""
+    numbers = {text: int(found[1]) for text in problems if (found := _PLACE.match(text))}
+    tree = None
+    if numbers:  # so it is JSON, and not nested too deeply for a parser in C
+        with contextlib.suppress(OSError, ValueError, yaml.YAMLError):  # YAML is almost all JSON: without tabs, say
+            tree = yaml.compose(file.read_text(encoding="utf-8-sig"), Loader=yaml.CSafeLoader)
+    lines = {text: line_of(tree, ("expectations", number - 1)) for text, number in numbers.items()}
+    return [lines.get(text, "") + text for text in sorted(problems, key=lambda text: numbers.get(text, 0))]
 
 
 def place(number: int, item: Mapping[str, Any]) -> str:
@@ -202,7 +240,7 @@ def _mistakes(item: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _refuse(file: Path, problems: Iterable[str]) -> ConfigError:
-    lines = "\n".join(f"  {problem}" for problem in problems)
+    lines = "\n".join(f"  {problem}" for problem in with_lines(file, list(problems)))
     return ConfigError(
         f"{relative(file)} is not a Great Expectations suite that can be evaluated:\n{lines}",
         state="nothing was read or written",

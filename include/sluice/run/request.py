@@ -11,9 +11,29 @@ from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.text import checked_run, storable
 
-__all__ = ["RunRequest", "interval_recovery"]
+__all__ = ["LONGEST_REASON", "RunRequest", "interval_recovery", "reason_option"]
 
 _UNTOUCHED = "nothing was read or written"
+
+LONGEST_REASON = 2000
+"""Characters of the reason for a run."""
+
+
+def reason_option(reason: str) -> str:
+    """Return a reason as an argument of a main.
+
+    Raises
+    ------
+    ConfigError
+        If it is longer than :data:`LONGEST_REASON`.
+    """
+    if len(reason) > LONGEST_REASON:
+        raise ConfigError(
+            f"the reason has {len(reason):,} characters",
+            state=_UNTOUCHED,
+            next_step=f"say it in at most {LONGEST_REASON:,}",
+        )
+    return f"--reason={storable(reason)}"
 
 
 @dataclass(frozen=True)
@@ -91,7 +111,7 @@ class RunRequest:
 
     def arguments(self) -> list[str]:
         """Return the request as command-line arguments."""
-        words = ["--run", checked_run(self.run_id)]
+        words = [f"--run={checked_run(self.run_id)}"]
         if self.recovery is not None:
             words += ["--recovery", self.recovery.value]
         if self.max_records_per_batch is not None:
@@ -100,7 +120,7 @@ class RunRequest:
             start, end = self.interval.key.split("/")
             words += ["--start", start, "--end", end]
         if self.reason:
-            words.append(f"--reason={storable(self.reason)}")
+            words.append(reason_option(self.reason))
         if not self.validate:
             words += ["--no-validate"]
         return words

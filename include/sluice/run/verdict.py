@@ -54,7 +54,7 @@ def told(result: Mapping[str, Any], most: int = 10) -> list[str]:
     most
         How many values and how many records are told.
     """
-    phrases = []
+    phrases = [result["expected"]] if result.get("expected") else []
     values = result.get("values") or [{"value": v, "count": None} for v in result.get("examples") or []]
     if values:
         listed = ", ".join(_value(item) for item in values[:most])

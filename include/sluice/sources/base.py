@@ -32,7 +32,7 @@ class SourceConfig(Strict):
     max_records_per_batch: Annotated[int, Field(gt=0)] | None = None
     """The approximate upper limit of records in a micro-batch.
 
-    By default 500,000. On the Arrow path, what took half a minute in earlier runs, at most 5,000,000.
+    By default 500,000. On the Arrow path, as many as earlier runs read in half a minute, at most 5,000,000.
 
     A crash reprocesses at most one batch.
     """

@@ -184,7 +184,8 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         )
     else:
         names = [
-            title(r) + (f": {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
+            ": ".join([title(r), *([r["expected"]] if r.get("expected") else [])])
+            + (f", {r['unexpected_count']:,} unexpected" if r.get("unexpected_count") is not None else "")
             for r in failed[:5]
         ]
         excesses = judgement.get("excesses") or []

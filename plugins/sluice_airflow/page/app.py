@@ -66,8 +66,12 @@ def static(path: str) -> Response:
 
 
 def _static(path: str) -> Response:
-    file = (_STATIC / path).resolve()
-    if not file.is_relative_to(_STATIC.resolve()) or not file.is_file():
+    try:
+        file = (_STATIC / path).resolve()
+        there = file.is_relative_to(_STATIC.resolve()) and file.is_file()
+    except (OSError, ValueError):  # too long a name, or one with a NUL
+        there = False
+    if not there:
         raise HTTPException(404)
     headers = {"Content-Security-Policy": _POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
     return FileResponse(file, media_type=_TYPES.get(file.suffix), headers=headers)
@@ -89,14 +93,17 @@ def pipeline(dag_id: str, user: GetUserDep, newest: Annotated[int, Query(ge=1, l
 
 @app.get("/api/pipelines/{dag_id}/runs", dependencies=[READS])
 def runs(
-    dag_id: str, user: GetUserDep, before: int | None = None, limit: Annotated[int, Query(ge=1, le=500)] = 25
+    dag_id: str,
+    user: GetUserDep,
+    before: Annotated[int | None, Query(ge=0, lt=2**63)] = None,
+    limit: Annotated[int, Query(ge=1, le=500)] = 25,
 ) -> list[dict[str, Any]]:
     """Return runs, newest first; those before a ``sequence``."""
     return shown(user, dag_id, readings.runs(dag_id, before, limit))
 
 
 @app.get("/api/pipelines/{dag_id}/run", dependencies=[READS_RECORDS])
-def run(dag_id: str, id: str) -> dict[str, Any]:
+def run(dag_id: str, id: Annotated[str, Query(max_length=250)]) -> dict[str, Any]:
     """Return one run."""
     found = readings.account(dag_id, id)
     return {**found, "in_airflow": found["kind"] == "live" and has_run(dag_id, id)}

@@ -50,11 +50,15 @@ def serve(pipeline: str, page: str, static: str) -> Response:
     HTTPException
         404 if there is no such file, or if it lies elsewhere.
     """
-    site = site_of(pipeline).resolve()
-    quality = Path(Home.from_env().data_docs).resolve()
-    file = (site / page).resolve()
-    inside = site.is_relative_to(quality / pipeline) and site != quality and file.is_relative_to(site)
-    if pipeline in (".", "..") or not inside or file.suffix not in _TYPES or not file.is_file():
+    try:
+        site = site_of(pipeline).resolve()
+        quality = Path(Home.from_env().data_docs).resolve()
+        file = (site / page).resolve()
+        inside = site.is_relative_to(quality / pipeline) and site != quality and file.is_relative_to(site)
+        there = pipeline not in (".", "..") and inside and file.suffix in _TYPES and file.is_file()
+    except (OSError, ValueError):  # too long a name, or one with a NUL
+        there = False
+    if not there:
         raise HTTPException(404, "There is no such page. Pages of the newest 50 runs are kept.")
     headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff"}
     if file == site / "index.html":

@@ -76,7 +76,8 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
         Which of some names are.
     """
     book, files = ledger(), _files.valid()
-    names = sorted(allowed(book.pipelines() | set(files)))
+    gone = book.pipelines() - set(files)
+    names = sorted(allowed(set(files) | gone - book.forgotten(gone)))
     found = book.glances(names)
     return [
         {**_about(name, files.get(name)), **_glance(found[name]), **_standing(files.get(name), found[name])}

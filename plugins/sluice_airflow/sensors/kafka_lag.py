@@ -141,7 +141,7 @@ class KafkaLagSensor(BaseSensorOperator):
         settings = KafkaHook(active(load(self.pipeline), Ledger.open)).settings()
         found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
         decision = decide(found, self._on_idle(), hold_while_running=self.hold_while_running)
-        self._unknown, self._measured = found.error, found.as_dict()
+        self._unknown, self._measured = found.error, found.brief()
         self._held_by = why_waiting(found, hold_while_running=self.hold_while_running)
         if self._held_by:
             self.log.warning("Still waiting: %s", self._held_by)

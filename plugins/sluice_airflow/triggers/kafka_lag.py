@@ -100,14 +100,14 @@ class KafkaLagTrigger(BaseTrigger):
             except SluiceError as error:
                 return _as_event(error)
             if decision is not OnIdle.WAIT:
-                return {"status": decision.value, "backlog": found.as_dict()}
+                return {"status": decision.value, "backlog": found.brief()}
             why = why_waiting(found, hold_while_running=self.hold_while_running)
             self.log.info("%s waits: %s", found.pipeline, why or f"lag {found.records}, waiting for {found.limits}")
             left = self.deadline - time.time()
             if left <= 0:
                 if found.error is not None:
                     return _as_event(found.error)
-                return {"status": "timeout", "backlog": found.as_dict(), "why": why}
+                return {"status": "timeout", "backlog": found.brief(), "why": why}
             await asyncio.sleep(min(self.poll_interval, left))
 
 

@@ -76,7 +76,7 @@ def unsupported(kind: T.DataType, *, nested: bool = False) -> str | None:
     if isinstance(kind, T.DecimalType):
         name = str(kind.simpleString()).upper()
         if nested:
-            return f"{name} in another column"
+            return f"{name} within a struct, an array or a map"
         return None if kind.precision <= _DIGITS and kind.precision + kind.scale <= _WIDEST else name
     if isinstance(kind, T.StringType) and kind.collation != _BINARY:
         return str(kind.simpleString()).upper()

@@ -404,7 +404,26 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         exception=raised[0][:500] if raised else None,
         scope=scope,
         arguments=_digest(config.kwargs),
+        expected=_expected(config.kwargs),
     )
+
+
+def _expected(kwargs: Mapping[str, Any]) -> str | None:
+    """Return an expectation's bounds in words; None if its name says all."""
+    given = {k: v for k, v in kwargs.items() if v not in (None, False, [], {}) and k not in _NO_BOUNDS}
+    low, high = kwargs.get("min_value"), kwargs.get("max_value")
+    above = f"{'more than' if given.pop('strict_min', False) else 'at least'} {low}"
+    below = f"{'less than' if given.pop('strict_max', False) else 'at most'} {high}"
+    said = [above] if high is None else [below] if low is None else [f"{above} and {below}"]
+    if above.startswith("at least") and below.startswith("at most") and None not in (low, high):
+        said = [f"between {low} and {high}"]
+    rest = {k: v for k, v in given.items() if k not in ("min_value", "max_value")}
+    listed = (f"{k} {', '.join(map(str, v)) if isinstance(v, list | tuple) else v}"[:200] for k, v in rest.items())
+    return "; ".join([*(said if (low, high) != (None, None) else []), *listed]) or None
+
+
+_NO_BOUNDS = {"batch_id", "column", "column_A", "column_B", "column_list"}
+"""Arguments that the name of a result has."""
 
 
 def _digest(kwargs: Mapping[str, Any]) -> str:

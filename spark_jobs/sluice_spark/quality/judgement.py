@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from sluice.errors import quoted
 from sluice.run.held import FAILED, FRESHNESS
 from sluice.run.verdict import WARNS, causes, faults, told
 from sluice_spark.quality.limits import Excess
@@ -36,9 +37,11 @@ class ExpectationResult:
     """How many values of a set no row has."""
     arguments: str | None = None
     """A digest of the arguments that the suite gives, by which it is known again."""
+    expected: str | None = None
+    """The suite's bounds in words, such as ``between 0 and 400``."""
 
     def __str__(self) -> str:
-        shown = [] if self.exception else told(asdict(self))
+        shown = [] if self.exception else told({**asdict(self), "expected": None})
         return "; ".join([f"{self.severity}: {self.why(observed=True)}", *shown])
 
     @property
@@ -49,13 +52,14 @@ class ExpectationResult:
     def why(self, *, observed: bool = False) -> str:
         """Describe what failed, without values of the data unless ``observed``."""
         where = f" on {self.column}" if self.column else ""
+        why = [self.expected] if self.expected else []
         if self.exception:
-            why = f": {self.exception if observed else self.exception.splitlines()[0][:200]}"
+            why = [self.exception if observed else quoted(self.exception.splitlines()[0][:200])]
         elif self.unexpected_count is not None:
-            why = f": {self.unexpected_count:,} unexpected ({self.unexpected_percent or 0:.2f} %)"
-        else:
-            why = f": observed {self.observed!r}" if observed else ""
-        return f"{self.expectation}{where} ({self.scope}){why}"
+            why.append(f"{self.unexpected_count:,} unexpected ({self.unexpected_percent or 0:.2f} %)")
+        elif observed:
+            why.append(f"observed {self.observed!r}")
+        return f"{self.expectation}{where} ({self.scope}){': ' if why else ''}{', '.join(why)}"
 
 
 @dataclass(frozen=True)

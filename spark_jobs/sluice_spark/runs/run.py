@@ -231,6 +231,8 @@ class Run(ABC):
                 logger.warning("run %s keeps its verdict %s", known.run, known.verdict)
                 self.ledger.run_closed(lease, state="failed", error=report)
                 return
+            if not self._planned and not self.ledger.runs(self.pipeline.name, limit=1):
+                return  # a first run that was refused makes no pipeline
             if not self._planned:
                 self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)
             self.ledger.run_closed(

@@ -90,7 +90,7 @@ def test_bounded_run_takes_arguments_from_task_form_and_file_in_this_order(
     make(BoundedRunOperator, **kwargs).execute(context(**form))
     argv = argv_of(spark)
     assert (after(argv, "--master"), after(argv, "--deploy-mode")) == ("local[1]", "client")
-    assert argv[argv.index("--pipeline") + 2 :] == ["--run", "manual__1", *tail.split()]
+    assert argv[argv.index("--pipeline") + 2 :] == ["--run=manual__1", *tail.split()]
     assert any(a.startswith("spark.driver.extraJavaOptions=-XX:+UseParallelGC") for a in argv)
 
 
@@ -346,7 +346,7 @@ def test_validate_judges_by_spark_where_it_must(
     spark.plan(VALIDATE, verdict="passed", judgement={**BAD, "success": True})
     operator = make(ValidateOperator, rejudge=why == "rejudge")
     assert operator.execute(context(try_number=2 if why == "cleared" else 1)) == "passed"
-    assert argv_of(spark, VALIDATE)[-2:] == ["--run", "manual__1"]
+    assert argv_of(spark, VALIDATE)[-1:] == ["--run=manual__1"]
 
 
 @pytest.mark.parametrize(

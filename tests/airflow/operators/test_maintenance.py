@@ -61,28 +61,28 @@ def small_files() -> str:
         (
             RedriveOperator,
             {"ranges": "p:0:0-5 p:0:7-9", "of_run": "live"},
-            "--run again --range p:0:0-5 --range p:0:7-9 --of-run live",
+            "--run=again --range=p:0:0-5 --range=p:0:7-9 --of-run live",
         ),
         (
             RedriveOperator,
             {"what": "quarantined", "ranges": ["p:0:0-5"], "of_run": ""},
-            "--run again --range p:0:0-5 --quarantined",
+            "--run=again --range=p:0:0-5 --quarantined",
         ),
-        (ResetOperator, {}, "--run again --reason=transform"),
-        (ResetOperator, {"begin": "", "truncate": "False", "agreed": "None"}, "--run again --reason=transform"),
+        (ResetOperator, {}, "--run=again --reason=transform"),
+        (ResetOperator, {"begin": "", "truncate": "False", "agreed": "None"}, "--run=again --reason=transform"),
         (
             ResetOperator,
             {"begin": "2026-11-01", "truncate": True},
-            "--run again --reason=transform --from=2026-11-01 --truncate",
+            "--run=again --reason=transform --from=2026-11-01 --truncate",
         ),
         (
             ResetOperator,
             {"begin": " earliest ", "truncate": "true", "agreed": "True"},
-            "--run again --reason=transform --from=earliest --truncate --yes",
+            "--run=again --reason=transform --from=earliest --truncate --yes",
         ),
-        (RetractOperator, {"what": "live"}, "--run back --reason=currency --of-run=live"),
-        (RetractOperator, {"what": "p:0:0-2 p:0:3-4"}, "--run back --reason=currency --range p:0:0-2 --range p:0:3-4"),
-        (RetractOperator, {"what": ["p:0:0-2"]}, "--run back --reason=currency --range p:0:0-2"),
+        (RetractOperator, {"what": "live"}, "--run=back --reason=currency --of-run=live"),
+        (RetractOperator, {"what": "p:0:0-2 p:0:3-4"}, "--run=back --reason=currency --range=p:0:0-2 --range=p:0:3-4"),
+        (RetractOperator, {"what": ["p:0:0-2"]}, "--run=back --reason=currency --range=p:0:0-2"),
     ],
 )
 def test_repair_operator_hands_the_application_its_arguments_and_no_secret(

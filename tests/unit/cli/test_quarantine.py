@@ -96,7 +96,7 @@ def test_redrive_dry_run_of_the_quarantine_counts_records_that_decode_now(
     monkeypatch.setattr(command, "looked", looked)
     quarantined = ("redrive", read, "--quarantined", "--dry-run")
     assert sluice(*quarantined, "--of", "r", "--range", "t:0:1-5").exit_code == 0
-    assert asked[0][-4:] == ["--range", "t:0:1-5", "--of-run=r", "--quarantined"]
+    assert asked[0][-3:] == ["--range=t:0:1-5", "--of-run=r", "--quarantined"]
     found["table"] = {"differences": ["tax: only in the pipeline"], "ways_out": ["sink.delta.evolve: add …"]}
     assert sluice(*quarantined).exit_code == 0
     sluice.recorded("redrive")

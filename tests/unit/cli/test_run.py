@@ -120,7 +120,10 @@ def test_validate_spec_names_expectations_that_great_expectations_alone_judges()
     table = {"number": 2, "expectation": "expect_b", "row_rule": False, "why": "it is about the whole table"}
     unasked = {"number": 1, "expectation": "expect_a", "row_rule": False, "why": UNASKED}
     assert judges([]) == []
-    assert judges([unasked, table]) == ["1 of 2 expectations could split the rows of a run (quality.split: critical)"]
+    assert judges([unasked, table]) == [
+        "no expectation splits rows: the run is judged as a whole. With quality.split: critical, 1 of 2 would send the "
+        "rows that break them to the quarantine"
+    ]
     assert judges([row]) == ["1 of 1 expectations split the rows of a run"]
     assert judges([row, table]) == [
         "1 of 2 expectations split the rows of a run; Great Expectations alone judges:",

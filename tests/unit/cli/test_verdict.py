@@ -106,7 +106,7 @@ def test_validate_ends_with_the_code_of_the_new_verdict(
     monkeypatch.setattr(LocalProcess, "start", staticmethod(judge))
     done = sluice("validate", str(held.file), "a", "--json")
     assert (done.exit_code, done.json["verdict"]) == (code, verdict)
-    assert started[0][-4:] == ["--pipeline", str(held.file), "--run", "a"]
+    assert started[0][-3:] == ["--pipeline", str(held.file), "--run=a"]
 
 
 def test_validate_refuses_unknown_runs_and_batches_that_wait(held: Place, sluice: Sluice, spark: None) -> None:

@@ -107,7 +107,7 @@ def test_submit_has_the_request_on_its_command_line(
     main = next(i for i, a in enumerate(argv) if a.endswith("spark_jobs/bounded_run.py"))
     assert Path(argv[main]).is_file()
     assert argv[main + 3 :] == [
-        "--run", RUN, "--recovery", "replay", "--max-records-per-batch", "7",
+        f"--run={RUN}", "--recovery", "replay", "--max-records-per-batch", "7",
         "--start", "2013-01-01T00:00:00Z", "--end", "2013-01-02T00:00:00Z", "--no-validate",
     ]  # fmt: skip
     spec, cluster = load(tmp_path / "p.yaml"), Connection("spark_default", "spark", host="spark://m", port=7077)

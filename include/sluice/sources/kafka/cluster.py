@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 import threading
 import time
@@ -240,10 +241,13 @@ class Cluster:
         from kafka import errors
 
         if isinstance(error, errors.UnknownTopicOrPartitionError) and of.startswith("topic"):
+            near: list[str] = []
+            with contextlib.suppress(SluiceError):
+                near = difflib.get_close_matches(of.partition("'")[2].rstrip("'"), self.names(), n=1, cutoff=0.7)
             return ConfigError(
-                f"Kafka has no {of}",
+                f"Kafka has no {of}{f': did you mean {near[0]!r}?' if near else ''}",
                 state=UNTOUCHED,
-                next_step="create the topic, or fix source.kafka.topics in the pipeline file",
+                next_step="create the topic, or name another one: source.kafka.topics in the pipeline file",
             )
         if isinstance(error, errors.AuthorizationError):
             return refused(self.settings, f"{of}: {type(error).__name__}, the right DESCRIBE on it is missing")

@@ -64,12 +64,12 @@ export function worst(span) {
   for (const verdict of ["error", "failed", "warned"]) if (span.verdicts[verdict]) return verdict;
   if (span.states.failed) return "failed";
   if (span.states.abandoned) return "abandoned";
-  if (span.states.open) return "open";
+  if (span.states.open) return "running";
   return span.verdicts.passed ? "passed" : "empty";
 }
 
 const ROWS = [
-  ["verdict", (s) => colour({ error: "bad", failed: "bad", warned: "warn", abandoned: "warn", open: "busy", passed: "good-soft", empty: "faint" }[worst(s)])],
+  ["verdict", (s) => colour({ error: "bad", failed: "bad", warned: "warn", abandoned: "warn", running: "busy", passed: "good-soft", empty: "faint" }[worst(s)])],
   ["quarantined", (s) => s.quarantined ? colour("quarantined") : colour("faint")],
   ["lost", (s) => s.lost ? colour("lost") : colour("faint")],
 ];
@@ -103,7 +103,7 @@ function strip(box, spans, sync, hooks) {
 /** One line that says what a span holds; it is read out as well. */
 export function told(span) {
   if (!span) return "";
-  const parts = PARTS.filter((p) => span[p]).map((p) => `${number(span[p])} ${p}`).join(", ") || "nothing to do";
+  const parts = PARTS.filter((p) => span[p]).map((p) => `${number(span[p])} ${p}`).join(", ") || (span.states.open ? "nothing committed yet" : "nothing to read");
   const when = span.runs === 1 ? time(span.begin) : `${time(span.begin, false)} to ${time(span.end, false)}`;
   const found = span.found === null ? "" : ` · found ${number(span.found)} waiting`;
   return `${when} UTC · ${span.runs === 1 ? span.last : plural(span.runs, "run")} · ${worst(span)} · ${parts}${found}`;

@@ -21,7 +21,7 @@ const TONES = {
 
 export const tone = (word) => TONES[word] ?? "calm";
 
-export const chip = (word, title) =>
+export const chip = (said, title, word = said === "open" ? "running" : said) =>
   word ? el("span", { class: `chip ${tone(word)}`, title }, word) : el("span", { class: "none" }, "–");
 
 export function table(caption, columns, rows, { empty = "None." } = {}) {

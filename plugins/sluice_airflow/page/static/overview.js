@@ -57,7 +57,7 @@ export function overview(view) {
     try {
       known = await api.pipelines(signal);
       paint();
-      const failed = known.filter((p) => p.recent[0]?.state === "failed" || ["failed", "error"].includes(p.verdict?.verdict)).length;
+      const failed = known.filter((p) => p.file && (p.recent[0]?.state === "failed" || ["failed", "error"].includes(p.verdict?.verdict))).length;
       head.lastChild.textContent = known.length
         ? `${plural(known.length, "pipeline")}${failed ? `, ${failed} failed` : ""}`
         : "There is none whose DAG you may read.";

@@ -58,7 +58,7 @@ export function pipeline(view, name, wantedRun) {
     ].filter(Boolean));
   }
 
-  const started = (run) => { notice(`Airflow started ${state.known.maintenance}, run ${run}.`); };
+  const started = (run) => { notice(`Airflow started ${state.known.maintenance}.`, false, { text: run, url: api.dagRun(state.known.maintenance, run) }); };
 
   function paintLosses() {
     const found = state.losses, p = state.known;

@@ -9,6 +9,7 @@ import { failure } from "./shell.js";
 const RESULTS = [
   { title: "Expectation", cell: (r) => r.expectation.replace(/^expect_/, "").replaceAll("_", " ") },
   { title: "Column", cell: (r) => r.column },
+  { title: "Expected", cell: (r) => r.expected ?? "" },
   { title: "", cell: (r) => chip(r.exception ? "error" : r.success ? "passed" : r.severity === "warning" ? "warned" : "failed") },
   { title: "Unexpected", number: true, cell: (r) => (r.unexpected_count ? number(r.unexpected_count) : "–") },
   { title: "For example", class: "examples", cell: (r) => r.exception ?? (r.examples?.length ? r.examples.slice(0, 3).map(String).join(", ") : "") },

@@ -1,5 +1,6 @@
 // What every view needs of the page around it: to move to another view, to say something, to show an error.
 
+import { leave } from "./api.js";
 import { el } from "./dom.js";
 
 export const MOVED = "sluice-moved";
@@ -11,9 +12,10 @@ export function go(query, { replace = false } = {}) {
   window.dispatchEvent(new Event(MOVED));
 }
 
-export function notice(text, bad = false) {
+/** Say something above the page; with a link to an address of Airflow's. */
+export function notice(text, bad = false, link = null) {
   const line = document.getElementById("notice");
-  line.textContent = text;
+  line.replaceChildren(text, ...(link ? [" ", el("a", { href: link.url, onclick: (e) => { e.preventDefault(); leave(link.url); } }, link.text)] : []));
   line.className = bad ? "bad" : "";
   line.hidden = !text;
 }
