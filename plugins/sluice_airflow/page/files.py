@@ -72,6 +72,6 @@ class Files:
 def _stat(file: Path) -> tuple[int, int] | None:
     try:
         found = file.stat()
-    except OSError:
+    except (OSError, ValueError):  # a name may come from an address, with a NUL
         return None
     return found.st_mtime_ns, found.st_size

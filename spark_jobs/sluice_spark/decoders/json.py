@@ -6,6 +6,7 @@ they cannot decide, the record is parsed a second time, with the types that its 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import reduce
 from operator import or_
@@ -183,15 +184,18 @@ def _json_field(f: T.StructField, text: Column) -> Read:
         ]
     else:
         read = Read(f.name, _parsed(kind), _value(column, kind), _problems(column, kind))
-    if isinstance(kind, T.VariantType):
+    if holds(kind, lambda part: isinstance(part, T.VariantType)):
         kept = F.to_json(F.struct(column.alias("v")))
         bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
-        rounded = bare.rlike(_ROUNDED) & F.schema_of_variant(column).contains("DOUBLE")
+        rounded = bare.rlike(_ROUNDED) & _any(column, kind, _is_double)
         huge = _again(text, f.name, "STRING").rlike(_HUGE_WHOLE)
-        read.problems = [("digits", text.rlike(_LONG_NUMBER) & (huge | kept.contains("Infinity") | rounded))]
-    elif holds(kind, _is_floating) and not isinstance(kind, (T.FloatType, T.DoubleType)):
-        large = _any_large(column, kind)
-        read.problems.append(("digits", large & _again(text, f.name, "STRING").rlike(_LONG_WHOLE)))
+        read.problems.append(("digits", text.rlike(_LONG_NUMBER) & (huge | kept.contains("Infinity") | rounded)))
+    if holds(kind, _is_floating) and not _is_floating(kind):
+        large = _any(column, kind, is_large)
+        long = _again(text, f.name, "STRING").rlike(_LONG_WHOLE)
+        if holds(kind, lambda part: isinstance(part, T.FloatType)):  # 2^24 + 1 has eight digits
+            long = long | _any(_again(text, f.name, _as_doubles(kind)), kind, _is_between_floats)
+        read.problems.append(("digits", large & long))
     if isinstance(kind, (T.VarcharType, T.CharType)):
         read.problems.append(("type", F.char_length(column) > kind.length))
     if not f.nullable:
@@ -281,15 +285,37 @@ def _of_elements(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
     return [(rule, one(rule)) for rule in dict.fromkeys(r for r, _ in _problems(column, kind))]
 
 
-def _any_large(column: Column, kind: T.DataType) -> Column:
+def _any(column: Column, kind: T.DataType, says: Callable[[Column, T.DataType], Column | None]) -> Column:
+    """Return whether a value, or one of those in it, is one of which ``says`` is true; None says nothing of a type."""
     if isinstance(kind, T.StructType):
-        parts = [_any_large(column.getField(f.name), f.dataType) for f in kind.fields]
+        parts = [_any(column.getField(f.name), f.dataType, says) for f in kind.fields]
         return reduce(or_, [F.coalesce(p, F.lit(False)) for p in parts], F.lit(False))
     if isinstance(kind, T.ArrayType):
         element = kind.elementType
-        return F.exists(column, lambda x: F.coalesce(_any_large(x, element), F.lit(False)))
+        return F.exists(column, lambda x: F.coalesce(_any(x, element, says), F.lit(False)))
     if isinstance(kind, T.MapType):
         held = kind.valueType
-        return F.exists(F.map_values(column), lambda x: F.coalesce(_any_large(x, held), F.lit(False)))
-    large = is_large(column, kind)
-    return F.lit(False) if large is None else large
+        return F.exists(F.map_values(column), lambda x: F.coalesce(_any(x, held, says), F.lit(False)))
+    said = says(column, kind)
+    return F.lit(False) if said is None else said
+
+
+def _is_double(column: Column, kind: T.DataType) -> Column | None:
+    return F.schema_of_variant(column).contains("DOUBLE") if isinstance(kind, T.VariantType) else None
+
+
+def _is_between_floats(column: Column, kind: T.DataType) -> Column | None:
+    """Whether a DOUBLE, in place of a FLOAT, is an integer that no FLOAT is."""
+    whole = (F.floor(column).cast("double") == column) & (column.cast("float").cast("double") != column)
+    return (F.abs(column) < 2.0**53) & whole if isinstance(kind, T.FloatType) else None
+
+
+def _as_doubles(kind: T.DataType) -> str:
+    """Return :func:`_parsed` with DOUBLE in place of each FLOAT."""
+    if isinstance(kind, T.StructType):
+        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {_as_doubles(f.dataType)}' for f in kind.fields)}>"
+    if isinstance(kind, T.ArrayType):
+        return f"ARRAY<{_as_doubles(kind.elementType)}>"
+    if isinstance(kind, T.MapType):
+        return f"MAP<{kind.keyType.simpleString()}, {_as_doubles(kind.valueType)}>"
+    return "DOUBLE" if isinstance(kind, T.FloatType) else _parsed(kind)

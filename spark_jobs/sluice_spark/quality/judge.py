@@ -411,7 +411,7 @@ def _result(result: Any, scope: str) -> ExpectationResult:
 def _expected(kwargs: Mapping[str, Any]) -> str | None:
     """Return an expectation's bounds in words; None if its name says all."""
     given = {k: v for k, v in kwargs.items() if v not in (None, False, [], {}) and k not in _NO_BOUNDS}
-    low, high = kwargs.get("min_value"), kwargs.get("max_value")
+    low, high = (_short(kwargs.get(key)) for key in ("min_value", "max_value"))
     above = f"{'more than' if given.pop('strict_min', False) else 'at least'} {low}"
     below = f"{'less than' if given.pop('strict_max', False) else 'at most'} {high}"
     said = [above] if high is None else [below] if low is None else [f"{above} and {below}"]
@@ -420,6 +420,10 @@ def _expected(kwargs: Mapping[str, Any]) -> str | None:
     rest = {k: v for k, v in given.items() if k not in ("min_value", "max_value")}
     listed = (f"{k} {', '.join(map(str, v)) if isinstance(v, list | tuple) else v}"[:200] for k, v in rest.items())
     return "; ".join([*(said if (low, high) != (None, None) else []), *listed]) or None
+
+
+def _short(value: Any) -> Any:
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 _NO_BOUNDS = {"batch_id", "column", "column_A", "column_B", "column_list"}

@@ -195,6 +195,18 @@ def test_page_answers_404_for_an_unknown_run_or_pipeline(client: TestClient, pat
     assert what in answer.json()["what"]
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "static/x%00", f"static/{'x' * 5000}", "data-docs/orders/x%00.html", f"data-docs/orders/{'x' * 5000}.html",
+        f"api/pipelines/{'x' * 5000}", "api/pipelines/x%00", f"api/pipelines/orders/runs?before={10**30}",
+        f"api/pipelines/orders/run?id={'x' * 5000}",
+    ],
+)  # fmt: skip
+def test_page_answers_an_address_that_nothing_can_have(client: TestClient, path: str) -> None:
+    assert client.get(f"/sluice/{path}").status_code in (404, 422)
+
+
 def test_page_shows_losses_and_quarantine_of_ledger_and_table(client: TestClient) -> None:
     body = client.get(f"{API}/orders/losses").json()
     assert (body["lost"], body["count"], len(body["ranges"])) == (17, 1, 1)

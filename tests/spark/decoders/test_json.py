@@ -326,12 +326,27 @@ IN_VARIANTS = {
 
 
 def test_json_variant_rounds_no_number_of_more_digits_than_it_holds(spark: SparkSession) -> None:
-    records = [Record(f'{{"v": {number}, "s": "1e-999"}}'.encode()) for number in IN_VARIANTS]
-    spec = pipeline_for({"json": {"schema": "v VARIANT, s STRING"}})
-    rules = [row[RULE] for row in decode(frame_of(spark, records), spec.decode).select(RULE).collect()]
-    assert dict(zip(IN_VARIANTS, rules, strict=True)) == {
-        number: None if holds else "digits" for number, holds in IN_VARIANTS.items()
-    }
+    wanted = {number: None if holds else "digits" for number, holds in (IN_VARIANTS | {"1e400": False}).items()}
+    for schema, form in (("v VARIANT", "%s"), ("v STRUCT<a: VARIANT>", '{"a": %s}'), ("v ARRAY<VARIANT>", "[1, %s]")):
+        records = [Record(f'{{"v": {form % number}, "s": "1e-999"}}'.encode()) for number in wanted]
+        spec = pipeline_for({"json": {"schema": f"{schema}, s STRING"}})
+        rules = [row[RULE] for row in decode(frame_of(spark, records), spec.decode).select(RULE).collect()]
+        assert dict(zip(wanted, rules, strict=True)) == wanted, schema
+
+
+def test_json_float_holds_all_digits_of_an_integer_wherever_it_is(spark: SparkSession) -> None:
+    numbers = {
+        "16777216": True, "16777217": False, "-16777219": False, "20000000": True, "123456789": False,
+        "1.6777217e7": False, "0.1": True, "1e30": True, "9007199254740993": False,
+    }  # fmt: skip
+    wanted = {number: None if holds else "digits" for number, holds in numbers.items()}
+    for schema, form in (
+        ("STRUCT<a: FLOAT>", '{"a": %s}'), ("ARRAY<FLOAT>", "[1, %s]"), ("MAP<STRING, ARRAY<FLOAT>>", '{"k": [%s]}'),
+    ):  # fmt: skip
+        records = [Record(f'{{"v": {form % number}}}'.encode()) for number in wanted]
+        spec = pipeline_for({"json": {"schema": f"v {schema}"}})
+        rules = [row[RULE] for row in decode(frame_of(spark, records), spec.decode).select(RULE).collect()]
+        assert dict(zip(wanted, rules, strict=True)) == wanted, schema
 
 
 def test_parquet_file_with_a_variant_is_left(spark: SparkSession, tmp_path: Path) -> None:

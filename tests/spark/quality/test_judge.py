@@ -50,7 +50,7 @@ def test_judge_evaluates_each_expectation_on_the_rows_of_its_scope(court: Court)
     (broken,) = (r for r in judgement.results if r.examples == [500])
     assert (broken.column, broken.unexpected_count) == ("n", 1)
     assert broken.unexpected_percent == pytest.approx(100 / 3)
-    assert str(broken).endswith("on n (slice): 1 unexpected (33.33 %); values: 500")
+    assert str(broken).endswith("on n (slice): between 0 and 100, 1 unexpected (33.33 %); values: 500")
     assert json.loads(json.dumps(judgement.as_dict()))["success"] is False
     old = court.judge(not_null, runs=("old",))
     assert (old.verdict, old.rows) == ("passed", 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import re
 import signal
 import subprocess
@@ -267,6 +268,18 @@ def test_application_log_is_silent_about_classes_that_spark_has() -> None:
         with ZipFile(jar) as file:
             found |= wanted & set(file.namelist())
     assert {re.sub(r"\$?\.class$", "", name).replace("/", ".") for name in found} == names
+
+
+def test_submit_takes_a_run_id_that_begins_like_an_option_and_no_endless_reason() -> None:
+    spark = Connection("s", "spark", "local")
+    submit = bounded_run(load("flights"), RunRequest("-x", Recovery.REPLAY, reason="-y"), spark=spark, kafka=None)
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--pipeline")
+    RunRequest.add_to(parser)
+    asked = RunRequest.parse(parser.parse_args(submit.arguments), load("flights"))
+    assert (asked.run_id, asked.reason) == ("-x", "-y")
+    with pytest.raises(ConfigError, match="200,000 characters"):
+        bounded_run(load("flights"), RunRequest("r", Recovery.REPLAY, reason="x" * 200_000), spark=spark, kafka=None)
 
 
 @pytest.mark.parametrize("place", ["/proc/nope/t", "{tmp}/file/t", "{tmp}/file"])

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql.types import ArrayType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
 
 from sluice.delta.names import KEY
 from sluice.delta.paths import check_removable
@@ -70,6 +70,13 @@ def check(
     ConfigError
         If columns, types or partitioning differ, or the table has features that staged files cannot support.
     """
+    for name in partition_by:
+        if name in schema.names and isinstance(schema[name].dataType, BinaryType):
+            raise ConfigError(
+                f"{held.path} is to be partitioned by {name}, which is BINARY: not all of its values have a folder",
+                state="nothing was read or written",
+                next_step=f"write it as text: hex({name}) or base64({name}) in transform.sql",
+            )
     table = held.table()
     _check_names([name for name in schema.names if table is None or name not in columns_of(table).names], held)
     if table is None:

@@ -29,7 +29,7 @@ from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import NOTHING, Fence, Refusal, RowsRefusedError, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
 from sluice_spark.sinks.iceberg.expiry import AGE, expire
@@ -37,7 +37,7 @@ from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
 from sluice_spark.sinks.parquet.staging import StagesParquet
-from sluice_spark.sinks.parquet.unfit import is_beyond, rows_with
+from sluice_spark.sinks.parquet.unfit import refuse_beyond
 from sluice_spark.sinks.spilled import spilled
 
 __all__ = ["IcebergTable", "opened"]
@@ -330,7 +330,7 @@ class IcebergTable(StagesParquet):
                 try:
                     self._snapshot(table, [*staged.files, *kept.files], removed, full)
                 except (OverflowError, ValueError):
-                    self._refuse_beyond(staged, schema)
+                    refuse_beyond(f"the {self.path}", self.staging, staged, schema)
                     raise
                 except ice.CommitFailedException:
                     continue  # somebody committed meanwhile: look again
@@ -360,24 +360,6 @@ class IcebergTable(StagesParquet):
             made = transaction.table_metadata.current_snapshot()
             at = {f"{_AT}{self.app_id}": f"{made.snapshot_id}@{made.sequence_number}"} if made.sequence_number else {}
             transaction.set_properties({f"{_MARK}{self.app_id}": str(note["version"]), **at})
-
-    def _refuse_beyond(self, staged: Staged, schema: T.StructType) -> None:
-        """Raise :class:`RowsRefusedError` if rows have times that a table's metadata cannot hold."""
-        if "_offset" not in schema.names:
-            return
-        rows = {
-            place: Refusal("a date or time before year 1 or after year 9999", name)
-            for name in reversed(schema.names)
-            for place in rows_with(self.staging, staged, name, is_beyond)
-        }
-        if rows:
-            column = next(iter(rows.values())).column
-            raise RowsRefusedError(
-                f"the {self.path} refuses {len(rows):,} rows, with times before year 1 or after year 9999 in {column}",
-                state="nothing of this batch was committed; what was committed before stays",
-                next_step=f"add a row rule that refuses such records, or write {column} as a text",
-                rows=rows,
-            )
 
     def _found(self, table: Table, gone: Slice) -> dict[str, Found]:
         """Return the files with rows of a slice, by path below the location."""

@@ -65,9 +65,28 @@ def misfits(config: KafkaSink, schema: T.StructType) -> list[str]:
     if config.timestamp == "record" and "_timestamp" not in kinds:
         found.append("timestamp: record needs the column _timestamp")
     found += [f"the name {name!r} is taken" for name in kinds if name.startswith("_sluice_")]
-    if value is None and not _of_value(config, list(kinds)):
+    names = _of_value(config, list(kinds)) if value is None else []
+    if value is None and not names:
         found.append("value: json has no column left")
+    found += [
+        f"value: json: {name} has a map whose keys are {key.simpleString()}, and JSON's are text: write "
+        f"transform_keys({name}, (k, v) -> CAST(k AS STRING)) AS {name} in transform.sql, or encode them"
+        for name in names
+        if (key := _odd_key(kinds[name])) is not None
+    ]
     return found
+
+
+def _odd_key(kind: T.DataType) -> T.DataType | None:
+    """Return the first type of a map's keys of which Spark's JSON has the internal form, and no text (SPARK-29946)."""
+    if isinstance(kind, T.StructType):
+        return next((odd for f in kind.fields if (odd := _odd_key(f.dataType))), None)
+    if isinstance(kind, T.ArrayType):
+        return _odd_key(kind.elementType)
+    if isinstance(kind, T.MapType):
+        plain = isinstance(kind.keyType, T.StringType | T.IntegralType | T.BooleanType)
+        return _odd_key(kind.valueType) if plain else kind.keyType
+    return None
 
 
 def _without_exponent(value: Column, kind: T.DataType) -> Column:

@@ -15,12 +15,13 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, CheckpointError, SinkError
+from sluice.errors import BEGIN_ANEW, CheckpointError, SinkError, described
 from sluice.faults import point
 from sluice.sinks.foreach import Batch
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
 from sluice_spark.sinks.base import Fence, Staged, overtaken
 from sluice_spark.sinks.parquet.kept import KeepsStaged, kept_as
+from sluice_spark.sinks.parquet.unfit import refuse_beyond
 
 __all__ = ["Outward"]
 
@@ -135,7 +136,15 @@ class Outward(KeepsStaged, ABC):
         run = str(note["run"])
         pipeline, epoch = str(owner({"app_id": self.app_id})), self.app_id.split(":")[2]
         if staged.files:
-            self.hand_over(staged, schema, Batch(pipeline, epoch, version, run))
+            refuse_beyond(self.path, self.staging, staged, schema)
+            try:
+                self.hand_over(staged, schema, Batch(pipeline, epoch, version, run))
+            except OverflowError as error:  # an aggregate tells no record
+                raise SinkError(
+                    f"{self.path} got a row with a date or time that Python does not have: {described(error)}",
+                    state="rows of this batch before it were taken, and will be handed over again: at least once",
+                    next_step="leave such dates out of the aggregate, or write them as text; run again",
+                ) from error
         point("rows-handed-over")
         mark = {
             **note, "app_id": self.app_id, "version": version, "sent": int(time.time() * 1000),

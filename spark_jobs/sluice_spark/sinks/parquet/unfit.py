@@ -11,15 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyspark.sql import types as T
 
 from sluice.storage import file_system
-from sluice_spark.sinks.base import Staged
+from sluice_spark.columns import holds
+from sluice_spark.sinks.base import Refusal, RowsRefusedError, Staged
 
-__all__ = ["is_beyond", "rows_with"]
+__all__ = ["refuse_beyond", "rows_with"]
 
 _PLACE = ("_topic", "_partition", "_offset")
 _DAY = 86_400_000_000
 _EPOCH = date(1970, 1, 1).toordinal()
+_TIMES = (T.DateType, T.TimestampType, T.TimestampNTZType)
 _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 
 
@@ -51,7 +54,38 @@ def rows_with(root: str, staged: Staged, name: str, unfit: Callable[[Any], Any])
                 yield from zip(topics, map(int, partitions), map(int, offsets), strict=True)
 
 
-def is_beyond(values: Any) -> Any:
+def refuse_beyond(what: str, root: str, staged: Staged, schema: T.StructType) -> None:
+    """Refuse rows with times that Python does not have, where rows tell their records.
+
+    Parameters
+    ----------
+    what
+        The sink in words, for the message.
+
+    Raises
+    ------
+    RowsRefusedError
+        If there are such rows.
+    """
+    if "_offset" not in schema.names:
+        return
+    rows = {
+        place: Refusal("a date or time before year 1 or after year 9999", field.name)
+        for field in reversed(schema.fields)
+        if holds(field.dataType, lambda kind: isinstance(kind, _TIMES)) or isinstance(field.dataType, T.MapType)
+        for place in rows_with(root, staged, field.name, _is_beyond)
+    }
+    if rows:
+        column = next(iter(rows.values())).column
+        raise RowsRefusedError(
+            f"{what} refuses {len(rows):,} rows, with times before year 1 or after year 9999 in {column}",
+            state="nothing of this batch was committed; what was committed before stays",
+            next_step=f"add a row rule that refuses such records, or write {column} as a text",
+            rows=rows,
+        )
+
+
+def _is_beyond(values: Any) -> Any:
     """Return of each value whether it is, or holds, a date or time before year 1 or after 9999: Python has none."""
     kind = values.type
     if pa.types.is_timestamp(kind):
@@ -61,13 +95,13 @@ def is_beyond(values: Any) -> Any:
     found = np.zeros(len(values), dtype=bool)
     if pa.types.is_struct(kind):
         for part in values.flatten():
-            found |= is_beyond(part)
+            found |= _is_beyond(part)
     elif pa.types.is_map(kind):
         pairs = pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-        return is_beyond(values.cast(pairs))
+        return _is_beyond(values.cast(pairs))
     elif pa.types.is_list(kind):
         parents = pc.list_parent_indices(values).to_numpy()
-        found[parents[is_beyond(pc.list_flatten(values))]] = True
+        found[parents[_is_beyond(pc.list_flatten(values))]] = True
     return found
 
 

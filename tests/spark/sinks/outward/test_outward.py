@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from deltalake import DeltaTable
 from tests.fixtures.outward import WriterSandbox
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
@@ -54,3 +55,18 @@ def test_console_prints_the_first_rows_of_each_batch(into_writer: WriterSandbox)
     assert (said.count('  {"id": '), "and 2 more" in said) == (3, True)
     sandbox.assert_balanced()
     assert not list((sandbox.home / "staged").rglob("*.parquet"))
+
+
+@pytest.mark.parametrize("sink", [None, {"console": {"rows": 3}}])
+def test_outward_sink_refuses_a_time_that_python_does_not_have(into_writer: WriterSandbox, sink: object) -> None:
+    sandbox = into_writer
+    far = "CASE id WHEN 2 THEN timestamp_millis(1767225600000000) END AS far, named_struct('d', date'2026-01-01') AS o"
+    sql = f"SELECT id, name, {far}, _topic, _partition, _offset, _timestamp FROM source"
+    sandbox.configure(transform={"sql": sql}, **({"sink": sink} if sink else {}))
+    sandbox.feed(5)
+    sandbox.run("r")
+    account = sandbox.account("r")
+    assert (account["written"], account["quarantined"]) == (4, 1)
+    (refused,) = DeltaTable(str(sandbox.home / "quarantine" / sandbox.name)).to_pyarrow_table().to_pylist()
+    assert [(error["rule"], error["column"]) for error in refused["_errors"]] == [("sink", "far")]
+    sandbox.assert_balanced()

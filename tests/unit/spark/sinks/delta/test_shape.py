@@ -13,7 +13,7 @@ import pytest
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, MapType, StringType, StructField, StructType
 from tests.fixtures.parquet import stage
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, set_properties, sink
 
@@ -136,3 +136,10 @@ def test_delta_refuses_a_column_whose_conditions_staged_files_are_not_compared_w
     with pytest.raises(ConfigError, match=named) as caught:
         sink(tmp_path).check(SCHEMA)
     assert ("DROP NOT NULL" in caught.value.next_step) == (NESTED in named)
+
+
+def test_delta_is_partitioned_by_no_binary_column(tmp_path: Path) -> None:
+    schema = StructType([*SCHEMA.fields, StructField("b", BinaryType())])
+    with pytest.raises(ConfigError, match="BINARY") as caught:
+        DeltaSink(str(tmp_path / "t"), "a", ["b"]).check(schema)
+    assert "hex(b)" in caught.value.next_step

@@ -1,0 +1,37 @@
+"""``sluice forget``: pipelines whose file is gone."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.fixtures.books import Place
+from tests.fixtures.ledgers import attempt
+from tests.unit.cli.conftest import Sluice
+
+
+def listed(sluice: Sluice) -> set[str]:
+    return {run["pipeline"] for run in sluice("status", "--json").json}
+
+
+def test_forget_hides_a_pipeline_without_a_file_until_it_runs_again(story: Place, sluice: Sluice) -> None:
+    before = story.ledger.events("p")
+    assert sluice("forget", "p", "--reason", "x").exit_code == 10
+    story.file.unlink()
+    for reason in ((), ("--reason", " ")):
+        assert sluice("forget", "p", *reason).exit_code == (10 if reason else 0)
+        assert (listed(sluice), story.ledger.events("p")) == ({"p"}, before), "a dry run changes nothing"
+    done = sluice("forget", "p", "--reason", "no longer needed", "--json").json
+    assert (done["forgotten"], done["runs"]) == (True, story.ledger.count("p"))
+    assert listed(sluice) == set()
+    assert story.ledger.rebuild() > 0
+    assert (listed(sluice), sluice("status", "p", "--json").json != []) == (set(), True)
+    with attempt(story.ledger, "again", pipeline="p", state="done"):
+        pass
+    assert listed(sluice) == {"p"}
+
+
+@pytest.mark.parametrize("name", ["nosuch", "P"])
+def test_forget_refuses_a_name_that_the_ledger_does_not_have(story: Place, sluice: Sluice, name: str) -> None:
+    assert sluice("forget", name, "--reason", "x").exit_code == 10
+    assert json.dumps(story.ledger.events(name)) == "[]"
