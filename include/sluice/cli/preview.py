@@ -74,6 +74,8 @@ def preview(
         f"{found['rows']:,} rows. Nothing was written.",
         markup=False,
     )
+    if found.get("unknown_fields"):
+        err.print(found["unknown_fields"], markup=False)
     print_differences(found["table"])
     for line in judges(found.get("suite", [])):
         err.print(line, markup=False)

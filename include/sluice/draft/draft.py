@@ -24,6 +24,7 @@ from sluice.text import instant
 __all__ = ["Draft", "draft", "name_for"]
 
 _NAME = re.compile(r"[^a-z0-9_-]+")
+_RESCUE = "# rescue: true  # keeps fields that come later and the schema does not have, in a column _rescued"
 _LEAF = re.compile(r"\b(?:BIGINT|BOOLEAN|DATE|DECIMAL|DOUBLE|STRING|TIMESTAMP)\b")
 _WIDE = 1_000
 """With more fields than this, those in objects among them, the code for a record may not fit Spark's memory."""
@@ -143,7 +144,7 @@ def draft(
     full = [n for n, _ in columns if seen.fields[n].always and seen.fields[n].count == objects]
     key = _key(seen, full, columns, records, doubts)
     event_time = _event_time(columns, doubts)
-    decode = f"json:\n    schema: |-\n{_declared(columns)}"
+    decode = f"json:\n    {_RESCUE}\n    schema: |-\n{_declared(columns)}"
     return _made(name, topic, connection, records, columns, decode, key, event_time, full, doubts)
 
 

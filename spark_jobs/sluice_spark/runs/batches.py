@@ -176,6 +176,7 @@ class MicroBatches:
             ledger.batch_started(self.lease, epoch=epoch, batch=number, ranges=batch.ranges, tables=lookups.as_dict())
         point("batch-started")
         self.progress.begin(number, batch.ranges)
+        self.context.unknown_fields.look(batch.source, batch.ranges)
         gate = self.context.gate
         # a redrive of what another cluster had may write records whose copies are in this batch
         sink = tables.replaceable if self._mirrored else None
@@ -221,5 +222,8 @@ class MicroBatches:
                 origins=prepared.origins,
                 profile=prepared.profiled,
             )
+            if (found := self.context.unknown_fields.told()) is not None:
+                logger.info("%s", found)
+                ledger.degraded(self.lease, found)
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

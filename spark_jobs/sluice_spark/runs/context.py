@@ -27,6 +27,7 @@ from sluice_spark.batch.origins import Screen
 from sluice_spark.batch.processed import ProcessorWriter
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.split import Split
+from sluice_spark.batch.unknown_fields import UnknownFields
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
@@ -82,6 +83,11 @@ class RunContext:
     resources: ExitStack = field(default_factory=ExitStack)
     paths: list[ArrowPath | None] = field(default_factory=list)
     """What writers of this run took; None stands for the Spark path."""
+
+    @cached_property
+    def unknown_fields(self) -> UnknownFields:
+        """The look at fields that the schema does not have."""
+        return UnknownFields(self.pipeline)
 
     @property
     def engine(self) -> str | None:

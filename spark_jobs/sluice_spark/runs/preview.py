@@ -8,6 +8,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sluice.decoders.config import JsonDecode
 from sluice.decoders.explain import explained
 from sluice.decoders.registry import ask
 from sluice.fields import DELETED, TAKES_AWAY
@@ -19,6 +20,7 @@ from sluice.sources.state import TopicState
 from sluice_spark.batch.quarantine import held_records, opened, refused_records
 from sluice_spark.batch.split import Split
 from sluice_spark.batch.split import told as told_of_suite
+from sluice_spark.batch.unknown_fields import told_of
 from sluice_spark.columns import column
 from sluice_spark.decoders.base import COLUMN, RULE, source_columns
 from sluice_spark.rules.records import decoded
@@ -77,6 +79,9 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
             count = frame.count()
             refused = refused_records(frame, _PREVIEW, pipeline.decode).toArrow().to_pylist()
             good = source_columns(frame.where(F.col(RULE).isNull()))
+            config = pipeline.decode.config
+            given = (row.value for row in reader.read(ranges).select("value").toLocalIterator())
+            unknown = told_of(config, given) if isinstance(config, JsonDecode) and not config.rescue else None
             rows = transforms.apply(transform, good).withColumn("_run", F.lit(_PREVIEW))
             rows = rows.withColumnRenamed(TAKES_AWAY, DELETED).persist()
             made = rows.count()
@@ -91,6 +96,7 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
         "records": count,
         "refused": [_refused(row, explained(pipeline.decode.key, pipeline.decode.config)) for row in refused],
         "rows": made,
+        "unknown_fields": unknown,
         "shown": shown,
         "columns": [{"name": f.name, "type": f.dataType.simpleString()} for f in of_table(schema).fields],
         "table": _beside_table(pipeline, home, of_table(schema)),

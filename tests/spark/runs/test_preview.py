@@ -80,3 +80,19 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
         tried = still_refused(spark, spec, Home.from_env(), of_run="another", ranges=None)
         assert tried["records"] == 0
     assert len(sandbox.quarantine()) == 1, "it is still there"
+
+
+def test_fields_that_the_schema_does_not_have_are_told_before_and_by_a_run(
+    sandbox: Sandbox, spark: SparkSession
+) -> None:
+    sandbox.configure(transform={"sql": "SELECT * FROM source"})
+    sandbox.produce(
+        [(n % 2, b"k", json.dumps({"id": n, "door": n, **({"x": 1} if n else {})}).encode()) for n in range(5)]
+    )
+    wanted = "in 5 of 5 records that were looked at: door (5), x (4). Declare them"
+    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
+        assert wanted in preview(spark, load(str(sandbox.file)), Home(str(sandbox.home)), 100)["unknown_fields"]
+    sandbox.run("r")
+    (row,) = sandbox.ledger.runs(sandbox.name)
+    assert [wanted in note for note in row.notes] == [True]
+    sandbox.assert_balanced()
