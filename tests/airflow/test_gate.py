@@ -125,8 +125,8 @@ def test_metrics_of_a_look_have_the_lag_and_nothing_where_it_is_unknown(
     pipeline_file: Any, arrived: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file, waits = str(pipeline_file()), {"airflow.sluice.lag.demo:7|g", "airflow.sluice.lag_age.demo:0|g"}
-    for module in ("gate", "triggers.lag_watcher"):
-        monkeypatch.setattr(f"sluice_airflow.{module}.backlog", lambda *_, **__: behind(7))
+    monkeypatch.setattr("sluice_airflow.gate.backlog", lambda *_, **__: behind(7))
+    monkeypatch.setattr("sluice_airflow.triggers.lag_watcher.backlogs", lambda *_, **__: {"demo": behind(7)})
     gate.look(file, SETTINGS)
     assert arrived() == waits
     assert set(_Lookout(1.0).look([file], SETTINGS, 1.0)) == {file}

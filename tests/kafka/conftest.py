@@ -13,8 +13,9 @@ import pytest
 
 from sluice.home import Home
 from sluice.lag import Backlog
-from sluice.lag.current import backlog
+from sluice.lag.current import Known, backlog, backlogs
 from sluice.ledger import Ledger
+from sluice.ledger.news import Remembered
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, OffsetRange, RangeAccount
@@ -34,6 +35,7 @@ class Line:
     batch: int = -1
     position: dict[int, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
+    remembered: Remembered[Known] = field(default_factory=Remembered)
 
     def spec(self, **lag: Any) -> Pipeline:
         return Pipeline.model_validate(
@@ -44,7 +46,20 @@ class Line:
         )  # fmt: skip
 
     def look(self, **how: Any) -> Backlog:
-        return backlog(self.spec(), self.cluster, home=self.home, ledger=self.ledger, **how)
+        found = backlog(self.spec(), self.cluster, home=self.home, ledger=self.ledger, **how)
+        if not how:  # among many pipelines it is the same, whatever was remembered of it
+            together = backlogs(
+                [self.spec()], self.cluster, home=self.home, ledger=self.ledger, remembered=self.remembered
+            )
+            same = together[found.pipeline]
+            assert isinstance(same, Backlog)
+            assert (same.verdict, same.records, same.lost, same.running, same.held, same.last) == (
+                found.verdict, found.records, found.lost, found.running, found.held, found.last
+            )  # fmt: skip
+            assert [(p.key, p.status, p.position, p.records) for p in same.partitions] == [
+                (p.key, p.status, p.position, p.records) for p in found.partitions
+            ]
+        return found
 
     def commit(self, position: dict[int, int], *, done: bool = True) -> None:
         """Write a batch's offsets, and that it is done."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection
+from functools import lru_cache
 
 __all__ = ["check_ddl", "first_of", "types_of"]
 
@@ -57,6 +58,11 @@ def _meant(word: str) -> str:
     return f": did you mean {near[0]}?" if near and near[0] != word.upper() else ""
 
 
+@lru_cache(maxsize=4096)
+def _checked(ddl: str) -> tuple[str, ...]:
+    return tuple(_names_in(ddl))
+
+
 def check_ddl(ddl: str) -> list[str]:
     """Return the column names of a DDL schema such as ``"carrier STRING, flight INT"``.
 
@@ -65,6 +71,10 @@ def check_ddl(ddl: str) -> list[str]:
     ValueError
         With the column whose type Spark does not know, or the place that does not parse.
     """
+    return [*_checked(ddl)]
+
+
+def _names_in(ddl: str) -> list[str]:
     from sqlglot import exp, parse_one
     from sqlglot.errors import SqlglotError
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,16 +14,19 @@ from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, PastRun, measure
 from sluice.ledger import Epoch, Ledger
+from sluice.ledger.news import Remembered
 from sluice.pipeline import Pipeline
+from sluice.ranges import Positions
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.held import surely_held
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.clusters import bare, bare_positions, named
+from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import FirstUnread, Key, TopicState
 
-__all__ = ["active", "backlog", "waiting"]
+__all__ = ["Known", "active", "backlog", "backlogs", "waiting"]
 
 _SAMPLES = (0.0, 0.25, 0.5, 0.75)
 """Where records are looked at if the first unread one is from the future: shares of the unread offsets."""
@@ -58,61 +62,239 @@ def backlog(
     SluiceError
         If the checkpoint or the ledger cannot be read.
     """
-    name, epoch = pipeline.name, ledger.epoch(pipeline.name)
-    source = pipeline.kafka.at(epoch.positions)
-    checkpoint = Checkpoint(home.checkpoint(name, epoch.number), epoch.positions)
-    running = ledger.running(name)
-    positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
-    planned = checkpoint.end_of(open_batch) if open_batch is not None else None
-    history = _history(ledger, name)
-    # of several clusters, the one that is read: by the names that topics have there
-    positions = None if positions is None else bare_positions(positions)
-    planned = None if planned is None else bare_positions(planned)
-    furthest = bare_positions(ledger.furthest(name, epoch.number))
-    known_ids = {bare(t): i for t, i in ledger.topic_ids(name).items() if named(source.prefix, bare(t)) == t}
-    limits = limits or Limits.of(pipeline.lag)
-    holds = None if pipeline.recovery.route is Route.LOG else surely_held(ledger, pipeline)  # the log goes on
+    known = Known.of(pipeline, home, ledger)
+    asked = _Asked(pipeline, known, ledger.running(pipeline.name), limits or Limits.of(pipeline.lag), now)
+    asked.look(cluster)
+    return asked.full(cluster) if ages else asked.plain()
 
-    def judge(**known: Any) -> Backlog:
-        found = measure(
-            name,
-            positions,
-            states,
-            source.starting_offsets,
-            planned=planned,
-            known_ids=known_ids,
-            furthest=furthest,
-            history=history,
-            limits=limits,
-            running=running,
-            now=now,
-            **known,
+
+def backlogs(
+    pipelines: Sequence[Pipeline], cluster: Cluster, *, home: Home, ledger: Ledger, remembered: Remembered[Known]
+) -> dict[str, Backlog | SluiceError]:
+    """Measure the lags of many pipelines of one cluster: it is asked once for all of them.
+
+    Parameters
+    ----------
+    remembered
+        What is known of them from earlier measurements; used again for those without news in the ledger.
+
+    Returns
+    -------
+    dict
+        By the pipeline's name: its backlog, or why its checkpoint or the ledger cannot be read.
+    """
+    specs, running = {pipeline.name: pipeline for pipeline in pipelines}, ledger.all_running()
+    failed: dict[str, SluiceError] = {}
+
+    def find(names: list[str]) -> dict[str, Known]:
+        found = {}
+        for name in names:
+            try:
+                found[name] = Known.of(specs[name], home, ledger)
+            except SluiceError as error:
+                failed[name] = error
+        return found
+
+    def holds(name: str, known: Known) -> bool:
+        """Whether neither the checkpoint nor the pipeline's file is another one now."""
+        same = known.source == specs[name].kafka.at(known.epoch.positions)
+        return same and known.stamp == _stamp(home.checkpoint(name, known.epoch.number))
+
+    found = remembered.of(ledger, list(specs), find, holds)
+    asked = [
+        _Asked(specs[name], known, running.get(name), Limits.of(specs[name].lag), None) for name, known in found.items()
+    ]
+    shared = _Shared(cluster)
+    shared.look_at(asked)
+    for one in asked:
+        one.look(shared)
+    shared.read_first(asked)
+    return {**failed, **{one.name: one.full(shared) for one in asked}}
+
+
+@dataclass(frozen=True)
+class Known:
+    """What checkpoint and ledger say of a pipeline. It stays true until its next run, or its next event."""
+
+    epoch: Epoch
+    source: KafkaSource
+    positions: Positions | None
+    planned: Positions | None
+    furthest: Positions
+    ids: dict[str, str]
+    history: list[PastRun]
+    held: str | None
+    stamp: tuple[int, ...]
+    """By which a checkpoint is known that was written, or restored, meanwhile."""
+
+    @classmethod
+    def of(cls, pipeline: Pipeline, home: Home, ledger: Ledger) -> Known:
+        """Read it.
+
+        Raises
+        ------
+        SluiceError
+            If the checkpoint or the ledger cannot be read.
+        """
+        name, epoch = pipeline.name, ledger.epoch(pipeline.name)
+        source = pipeline.kafka.at(epoch.positions)
+        place = home.checkpoint(name, epoch.number)
+        checkpoint, stamp = Checkpoint(place, epoch.positions), _stamp(place)
+        positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
+        planned = checkpoint.end_of(open_batch) if open_batch is not None else None
+        holds = None if pipeline.recovery.route is Route.LOG else surely_held(ledger, pipeline)  # the log goes on
+        return cls(
+            epoch,
+            source,
+            # of several clusters, the one that is read: by the names that topics have there
+            None if positions is None else bare_positions(positions),
+            None if planned is None else bare_positions(planned),
+            bare_positions(ledger.furthest(name, epoch.number)),
+            {bare(t): i for t, i in ledger.topic_ids(name).items() if named(source.prefix, bare(t)) == t},
+            _history(ledger, name),
+            None if holds is None else holds.run,
+            stamp,
         )
-        return replace(found, held=None if holds is None else holds.run)
-
-    read = {*(positions or {}), *(planned or {})} if source.pattern is not None else set(source.streams)
-    try:
-        names = read.union(cluster.topics_of(source))
-        states = cluster.look(names, isolation_level=source.isolation_level)
-    except SluiceError as error:
-        states = [TopicState(topic, "", {}, error=error) for topic in sorted(read)]
-        return judge(error=error)
-    if source.pattern is not None:  # a topic that was deleted has no offsets, and that is no question left open
-        states = [TopicState(s.topic, "", {}) if isinstance(s.error, ConfigError) else s for s in states]
-    if not ages:
-        return judge()
-    return judge(**_times(cluster, judge(), limits, source.isolation_level, now))
 
 
-def _times(
-    cluster: Cluster, found: Backlog, limits: Limits, isolation_level: str, now: datetime | None
-) -> dict[str, Any]:
-    """Fetch what ages are computed from; if a right is missing, ages stay unknown, which is not a failure."""
-    behind = {
+def _stamp(checkpoint: str) -> tuple[int, ...]:
+    found = []
+    for folder in ("offsets", "commits"):
+        with contextlib.suppress(OSError):
+            found.append(os.stat(f"{checkpoint}/{folder}").st_mtime_ns)
+    return tuple(found)
+
+
+class _Asked:
+    """One pipeline, and what the broker answers about it."""
+
+    def __init__(
+        self, pipeline: Pipeline, known: Known, running: str | None, limits: Limits, now: datetime | None
+    ) -> None:
+        self.name, self.known = pipeline.name, known
+        self._running, self._limits, self._now = running, limits, now
+        self._states: list[TopicState] = []
+        self._error: SluiceError | None = None
+
+    @property
+    def source(self) -> KafkaSource:
+        return self.known.source
+
+    @property
+    def topics(self) -> set[str]:
+        """The topics that are known without the broker: all of them, unless there is a pattern."""
+        seen = {*(self.known.positions or {}), *(self.known.planned or {})}
+        return seen if self.source.pattern is not None else set(self.source.streams)
+
+    def look(self, cluster: Cluster | _Shared) -> None:
+        """Ask for the topics' states; a broker that does not answer leaves an error."""
+        try:
+            names = self.topics.union(cluster.topics_of(self.source))
+            self._states = cluster.look(names, isolation_level=self.source.isolation_level)
+        except SluiceError as error:
+            self._states = [TopicState(topic, "", {}, error=error) for topic in sorted(self.topics)]
+            self._error = error
+            return
+        if self.source.pattern is not None:  # a topic that was deleted has no offsets, and that leaves nothing open
+            self._states = [
+                TopicState(s.topic, "", {}) if isinstance(s.error, ConfigError) else s for s in self._states
+            ]
+
+    def plain(self, **times: Any) -> Backlog:
+        """Return the backlog, without ages if no times are given."""
+        known = self.known
+        found = measure(
+            self.name,
+            known.positions,
+            self._states,
+            self.source.starting_offsets,
+            planned=known.planned,
+            known_ids=known.ids,
+            furthest=known.furthest,
+            history=known.history,
+            limits=self._limits,
+            running=self._running,
+            now=self._now,
+            error=self._error,
+            **times,
+        )
+        return replace(found, held=known.held)
+
+    def full(self, cluster: Cluster | _Shared) -> Backlog:
+        """Return the backlog with ages, as far as the broker says enough."""
+        found = self.plain()
+        if self._error is not None:
+            return found
+        return self.plain(**_times(cluster, found, self._limits, self.source.isolation_level, self._now))
+
+
+class _Shared:
+    """A cluster that was asked for many pipelines at once; a question that nobody asked before is asked by itself."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.topics_of, self.at_time, self.retention = cluster.topics_of, cluster.at_time, cluster.retention
+        self._states: dict[str, dict[str, TopicState]] = {}
+        self._first: dict[str, dict[tuple[Key, int], FirstUnread | None]] = {}
+
+    def look_at(self, asked: Sequence[_Asked]) -> None:
+        """Ask for the states of all their topics; if no broker answers, each will say so."""
+        names: dict[str, set[str]] = {}
+        for one in asked:
+            names.setdefault(one.source.isolation_level, set()).update(one.topics)
+        for level, topics in names.items():
+            with contextlib.suppress(SluiceError):
+                self._states[level] = {s.topic: s for s in self._cluster.look(topics, isolation_level=level)}
+
+    def read_first(self, asked: Sequence[_Asked]) -> None:
+        """Read the first unread records of all of them."""
+        wanted: dict[str, dict[Key, dict[int, int]]] = {}
+        for one in asked:
+            for key, (start, end) in _behind(one.plain()).items():
+                wanted.setdefault(one.source.isolation_level, {}).setdefault(key, {})[start] = end
+        for level, spans in wanted.items():
+            while spans:  # pipelines that read one partition from several positions need several rounds
+                turn = {key: next(iter(starts.items())) for key, starts in spans.items()}
+                starts, ends = ({key: span[at] for key, span in turn.items()} for at in (0, 1))
+                try:
+                    found = self._cluster.first_unread(starts, ends, isolation_level=level)
+                except SluiceError:
+                    break
+                known = self._first.setdefault(level, {})
+                known |= {(key, start): found.get(key) for key, start in starts.items()}
+                spans = {
+                    k: rest for k, own in spans.items() if (rest := {s: e for s, e in own.items() if s != starts[k]})
+                }
+
+    def look(self, topics: Collection[str], *, isolation_level: str) -> list[TopicState]:
+        known = self._states.get(isolation_level, {})
+        if known.keys() >= set(topics):
+            return [known[topic] for topic in sorted(topics)]
+        return self._cluster.look(topics, isolation_level=isolation_level)
+
+    def first_unread(
+        self, positions: Mapping[Key, int], ends: Mapping[Key, int], *, isolation_level: str
+    ) -> dict[Key, FirstUnread]:
+        known = self._first.get(isolation_level, {})
+        if known.keys() >= set(positions.items()):
+            return {key: found for key, start in positions.items() if (found := known[key, start]) is not None}
+        return self._cluster.first_unread(positions, ends, isolation_level=isolation_level)
+
+
+def _behind(found: Backlog) -> dict[Key, tuple[int, int]]:
+    """Return the unread offsets of each partition that has some."""
+    return {
         p.key: (max(p.next, p.start), p.end)
         for p in found.partitions
         if p.records and p.next is not None and p.start is not None and p.end is not None
     }
+
+
+def _times(
+    cluster: Cluster | _Shared, found: Backlog, limits: Limits, isolation_level: str, now: datetime | None
+) -> dict[str, Any]:
+    """Fetch what ages are computed from; if a right is missing, ages stay unknown, which is not a failure."""
+    behind = _behind(found)
     known: dict[str, Any] = {}
     with contextlib.suppress(SluiceError):
         known["first_unread"] = cluster.first_unread(
@@ -130,7 +312,7 @@ def _times(
 
 
 def _behind_future(
-    cluster: Cluster,
+    cluster: Cluster | _Shared,
     behind: Mapping[Key, tuple[int, int]],
     first: Mapping[Key, FirstUnread],
     isolation_level: str,

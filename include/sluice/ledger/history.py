@@ -104,6 +104,16 @@ class Histories(LedgerQueries):
         """Return the names of all pipelines that have run."""
         return {r["pipeline"] for r in self._rows(sa.select(schema.run.c.pipeline).distinct())}
 
+    def changed(self, since: int) -> tuple[int, set[str]]:
+        """Return the id of the newest event, and the pipelines that have one behind ``since``."""
+        events = schema.event
+        newest = self._rows(sa.select(sa.func.max(events.c.id).label("id")))[0]["id"] or 0
+        if newest < since:
+            return newest, set()
+        return newest, {
+            r["pipeline"] for r in self._rows(sa.select(events.c.pipeline).where(events.c.id > since).distinct())
+        }
+
     def forgotten(self, among: Collection[str]) -> set[str]:
         """Return which of these pipelines were forgotten, and have not run since."""
         events, runs = schema.event, schema.run
@@ -122,7 +132,7 @@ class Histories(LedgerQueries):
             own = table.c.pipeline == name
             lines[name] = self._lines(sa.select(table).where(own).order_by(table.c.sequence.desc()).limit(runs))
             found = next((line for line in lines[name] if line.verdict), None)
-            if found is None:  # long ago, or never
+            if found is None and len(lines[name]) == runs:  # long ago, or never
                 told = sa.select(table).where(own, table.c.verdict.is_not(None))
                 found = next(iter(self._lines(told.order_by(table.c.sequence.desc()).limit(1))), None)
             if found is not None:

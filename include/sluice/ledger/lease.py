@@ -148,6 +148,16 @@ class Lease:
             return dict(_alive(connection.execute(asked)))
 
     @staticmethod
+    def all_holders(engine: sa.Engine) -> dict[str, Holder]:
+        """Return, by pipeline, the drivers of live runs that may be writing now."""
+        table = schema.lease
+        with reading(engine) as connection:
+            asked = sa.select(table.c.pipeline, table.c.holder).where(
+                table.c.scope == "", table.c.expires > _time(connection)
+            )
+            return dict(_alive(connection.execute(asked)))
+
+    @staticmethod
     def at_work(connection: sa.Connection) -> list[str]:
         """Return the drivers that may be writing now, of all pipelines, in words."""
         table = schema.lease

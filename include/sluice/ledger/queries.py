@@ -253,6 +253,11 @@ class LedgerQueries(Deeds):
         """Return the id of the run whose driver holds the pipeline's lease and may be alive; None if there is none."""
         return self.at_work(pipeline).get("")
 
+    def all_running(self) -> dict[str, str]:
+        """Return, by pipeline, the ids of live runs whose drivers hold a lease and may be alive."""
+        with spoken():
+            return {pipeline: holder.run for pipeline, holder in Lease.all_holders(self._engine).items()}
+
     def at_work(self, pipeline: str) -> dict[str, str]:
         """Return, by scope, the ids of runs whose drivers hold a lease and may be alive; see :class:`Lease`."""
         with spoken():

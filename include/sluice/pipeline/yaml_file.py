@@ -30,6 +30,12 @@ class _Loader(yaml.SafeLoader):
     }
 
 
+class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
+    """The same by libyaml, if PyYAML was built with it. It takes a tenth of the time, and recurs without a limit."""
+
+    yaml_implicit_resolvers = _Loader.yaml_implicit_resolvers
+
+
 class YamlError(ValueError):
     """A file is not YAML, or has duplicate keys; each argument is one mistake."""
 
@@ -50,9 +56,9 @@ def read(file: Path) -> tuple[Any, Any]:
             raise YamlError(f"it is larger than {_LARGEST:,} bytes, which no pipeline file is")
         text = file.read_text(encoding="utf-8")
         _refuse_brackets(text)
-        tree = yaml.compose(text, Loader=_Loader)  # a SafeLoader
+        tree = _composed(text)
         _refuse_size(tree)
-        data = yaml.load(text, Loader=_Loader)
+        data = None if tree is None else _Loader("").construct_document(tree)
     except RecursionError:
         raise YamlError(f"it is nested deeper than {_DEEPEST} levels") from None
     except (FileNotFoundError, YamlError):
@@ -67,6 +73,21 @@ def read(file: Path) -> tuple[Any, Any]:
     if doubled := list(_doubled(tree)):
         raise YamlError(*doubled)
     return data, tree
+
+
+def _composed(text: str) -> Any:
+    """Return the nodes of a text. If it is no YAML, or too deep for libyaml, PyYAML's own parser decides."""
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=_FastLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > _DEEPEST:
+                break
+        else:
+            return yaml.compose(text, Loader=_FastLoader)
+    except yaml.YAMLError:
+        pass  # in the words that people know
+    return yaml.compose(text, Loader=_Loader)  # a SafeLoader
 
 
 def _refuse_brackets(text: str) -> None:

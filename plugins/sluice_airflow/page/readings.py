@@ -11,6 +11,7 @@ from sluice.home import Home
 from sluice.lag.current import active
 from sluice.ledger import Ledger
 from sluice.ledger.history import Glance
+from sluice.ledger.news import Remembered
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
 from sluice.run.held import unsettled
@@ -18,10 +19,10 @@ from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.wal import WriteAheadLog
 from sluice.wal.coverage import coverage
 from sluice_airflow import connections
+from sluice_airflow.files import Files
 from sluice_airflow.gate import look
 from sluice_airflow.maintenance import SUFFIX
 from sluice_airflow.page.answers import Answers
-from sluice_airflow.page.files import Files
 
 __all__ = ["UnknownPipelineError", "account", "lag", "ledger", "log", "losses", "overview", "pipeline", "runs"]
 
@@ -30,6 +31,7 @@ PATIENCE = 8.0
 
 _answers = Answers()
 _files = Files()
+_glances: Remembered[Glance] = Remembered()
 _ledgers: dict[str, Ledger] = {}
 
 _OF_ERROR = ("type", "what", "state", "exit_code")
@@ -78,7 +80,7 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
     book, files = ledger(), _files.valid()
     gone = book.pipelines() - set(files)
     names = sorted(allowed(set(files) | gone - book.forgotten(gone)))
-    found = book.glances(names)
+    found = _glances.of(book, names, lambda unknown: book.glances(unknown) if unknown else {})
     return [
         {**_about(name, files.get(name)), **_glance(found[name]), **_standing(files.get(name), found[name])}
         for name in names

@@ -14,11 +14,13 @@ from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 from sluice.errors import SluiceError, described
 from sluice.home import Home
 from sluice.lag import Backlog
-from sluice.lag.current import backlog
+from sluice.lag.current import Known, backlogs
 from sluice.ledger import Ledger
-from sluice.pipeline import Pipeline, load
+from sluice.ledger.news import Remembered
+from sluice.pipeline import Pipeline
 from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice_airflow import connections, metrics
+from sluice_airflow.files import Files
 from sluice_airflow.triggers.crossing import RETRY_AFTER, Crossing, Runs
 
 __all__ = ["POLL_INTERVAL", "LagWatcher", "lag_asset"]
@@ -26,6 +28,8 @@ __all__ = ["POLL_INTERVAL", "LagWatcher", "lag_asset"]
 POLL_INTERVAL = 15.0
 """Seconds within which a run starts once the limits are passed."""
 
+_TOGETHER = 250
+"""Pipelines for which a broker is asked at once."""
 _HEADROOM = 3.0
 """The part of these seconds that Airflow needs to create a run from an event."""
 
@@ -243,6 +247,9 @@ class _Lookout:
         self._cluster: Cluster | None = None
         self._ledger: Ledger | None = None
         self._last = ""
+        self._reached = (0, 0)
+        self._files = Files()
+        self._known: Remembered[Known] = Remembered()
         self._said: dict[str, str] = {}
 
     def look(self, pipelines: list[str], settings: KafkaSettings, seconds: float) -> dict[str, Backlog]:
@@ -252,18 +259,51 @@ class _Lookout:
             self._cluster = Cluster(settings, timeout=self._timeout)
         until = time.monotonic() + seconds
         found: dict[str, Backlog] = {}
-        for reference in [p for p in pipelines if p > self._last] + [p for p in pipelines if p <= self._last]:
-            self._last = reference
+        turn = [p for p in pipelines if p > self._last] + [p for p in pipelines if p <= self._last]
+        reached = 0
+        while reached < len(turn) and (reached == 0 or time.monotonic() < until):
+            some = turn[reached : reached + _TOGETHER]
+            reached += len(some)
+            self._last = some[-1]
+            found |= self._measured(some)
+        if (found_of := (reached, len(turn))) != self._reached and reached < len(turn):
+            _log.warning(
+                "a look reached %d of %d pipelines in %.0f s: the others are looked at first next time, so a run may "
+                "start later; a longer poll_interval, or a connection id of their own for some, gives them time",
+                *found_of,
+                seconds,
+            )
+        self._reached = found_of
+        return found
+
+    def _measured(self, references: list[str]) -> dict[str, Backlog]:
+        """Return the backlogs of some pipelines, and log why others are unknown."""
+        assert self._cluster is not None
+        specs: dict[str, Pipeline] = {}
+        for reference in references:
             try:
-                self._ledger = self._ledger or Ledger.open()
-                found[reference] = backlog(load(reference), self._cluster, home=Home.from_env(), ledger=self._ledger)
-                metrics.of_backlog(found[reference])
-                self._said.pop(reference, None)
+                specs[reference] = self._files.load(reference)
             except Exception as error:
-                self._ledger = None
                 self.say(reference, error)
-            if time.monotonic() > until:
-                break
+        found: dict[str, Backlog] = {}
+        try:
+            self._ledger = self._ledger or Ledger.open()
+            answers = backlogs(
+                list(specs.values()), self._cluster, home=Home.from_env(), ledger=self._ledger, remembered=self._known
+            )
+        except Exception as error:
+            self._ledger = None
+            for reference in specs:
+                self.say(reference, error)
+            return found
+        for reference, spec in specs.items():
+            answer = answers.get(spec.name)
+            if isinstance(answer, Backlog):
+                found[reference] = answer
+                metrics.of_backlog(answer)
+                self._said.pop(reference, None)
+            elif answer is not None:
+                self.say(reference, answer)
         return found
 
     def say(self, about: str, error: Exception) -> None:

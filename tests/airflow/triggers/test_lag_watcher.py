@@ -152,18 +152,22 @@ class Kafka:
         self.clients.append(Cluster())
         return self.clients[-1]
 
-    def backlog(self, pipeline: Any, cluster: Any, *, home: Any, ledger: Any) -> Backlog:
-        self.looks.append(pipeline.name)
-        if pipeline.name in self.broken:
-            raise SluiceError("the checkpoint cannot be read")
-        return replace(seen(0, self.ends.get(pipeline.name, 0)), pipeline=pipeline.name)
+    def backlogs(self, pipelines: Any, cluster: Any, **_: Any) -> dict[str, Backlog | SluiceError]:
+        names = [pipeline.name for pipeline in pipelines]
+        self.looks += names
+        return {
+            name: SluiceError("the checkpoint cannot be read")
+            if name in self.broken
+            else replace(seen(0, self.ends.get(name, 0)), pipeline=name)
+            for name in names
+        }
 
 
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     kafka = Kafka()
     monkeypatch.setattr(module, "Cluster", kafka.cluster)
-    monkeypatch.setattr(module, "backlog", kafka.backlog)
+    monkeypatch.setattr(module, "backlogs", kafka.backlogs)
     monkeypatch.setattr(module, "_JOINING", 0.01)
     return kafka
 
@@ -239,11 +243,15 @@ def test_watcher_outlives_a_missing_connection(
     asyncio.run(watcher.cleanup())
 
 
-def test_watcher_of_a_slow_broker_gives_each_pipeline_its_turn(kafka: Kafka, pipeline_file: Any) -> None:
+def test_watcher_of_a_slow_broker_gives_each_pipeline_its_turn(
+    kafka: Kafka, pipeline_file: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(module, "_TOGETHER", 1)
     lookout, files = module._Lookout(1.0), sorted(str(pipeline_file(n)) for n in ("one", "two", "three"))
     settings: Any = object()
     in_turn = [list(lookout.look(files, settings, seconds=0)) for _ in range(4)]
     assert in_turn == [[files[0]], [files[1]], [files[2]], [files[0]]]
+    assert caplog.text.count("a look reached 1 of 3 pipelines") == 1, "once, until that changes"
     assert len(lookout.look(files, settings, seconds=60)) == 3
     assert len(kafka.clients) == 1
 

@@ -8,8 +8,8 @@ import pytest
 from tests.fixtures.showcase import PIPELINE
 
 from sluice.pipeline import Pipeline
-from sluice_airflow.page import files
-from sluice_airflow.page.files import Files
+from sluice_airflow import files
+from sluice_airflow.files import Files
 
 pytestmark = pytest.mark.airflow
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load, pipelines_folder
 from sluice.pipeline.defaults import DEFAULTS
+from sluice.pipeline.load import find
 
 __all__ = ["Files"]
 
@@ -33,6 +34,17 @@ class Files:
             return None
         found = self._pipeline(file) if "/" not in name else None
         return found if found is not None and found.name == name else self.valid().get(name)
+
+    def load(self, reference: str) -> Pipeline:
+        """Return a pipeline, given by its name or its file.
+
+        Raises
+        ------
+        ConfigError
+            If there is none, or if its file has a mistake.
+        """
+        file = find(reference)
+        return self._pipeline(file) or load(file)
 
     def valid(self) -> dict[str, Pipeline]:
         """Return all of them by name; of two with one name, the one that is higher up.
