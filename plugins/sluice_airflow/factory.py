@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_context
+from airflow.sdk.definitions.param import ParamsDict
 
 from sluice.errors import ConfigError, SluiceError, described
 from sluice.kinds import imported
@@ -77,7 +78,6 @@ def build_dag(
         catchup=False,
         max_active_runs=1,
         auto_register=False,  # a DAG belongs to the file that holds it in a global, not to the one that built it
-        params=params.of(spec),
         doc_md=docs.page(spec, poll_interval=poll_interval),
         description=spec.airflow.description,
         tags={
@@ -92,6 +92,7 @@ def build_dag(
     )
     with dag:
         add_tasks(spec, reference, on_idle=on_idle, spark_conn_id=spark_conn_id)
+    dag.params = ParamsDict(params.of(spec))  # last: each task would copy them deeply, and a run merges both anyway
     return _checked(dag, spec)
 
 

@@ -18,6 +18,7 @@ from tests.bench.intervals import intervals
 from tests.bench.judging import judging
 from tests.bench.lag import lag
 from tests.bench.ledger import ledger
+from tests.bench.many import many
 from tests.bench.recovery import hot, killed, redrive, wal
 from tests.bench.wide import wide
 from tests.bench.windowed import panes, windows
@@ -27,8 +28,8 @@ from sluice.cli.output import print_json
 COMPARISONS = {
     comparison.__name__: comparison
     for comparison in (
-        volume, shapes, batches, fixed, files, queue, postgres, also, wal, hot, killed, redrive, ledger, lag, history,
-        ages, intervals, wide, split, judging, panes, windows,
+        volume, shapes, batches, fixed, files, queue, postgres, also, wal, hot, killed, redrive, ledger, lag, many,
+        history, ages, intervals, wide, split, judging, panes, windows,
     )
 }  # fmt: skip
 
