@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from sluice.connections import Connection
-from sluice.errors import ConfigError, SluiceError
+from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, PastRun, measure
 from sluice.ledger import Epoch, Ledger
@@ -62,8 +62,8 @@ def backlog(
     SluiceError
         If the checkpoint or the ledger cannot be read.
     """
-    known = Known.of(pipeline, home, ledger)
-    asked = _Asked(pipeline, known, ledger.running(pipeline.name), limits or Limits.of(pipeline.lag), now)
+    running = ledger.running(pipeline.name)  # first: what a run that ends meanwhile has read is no lag without a run
+    asked = _Asked(pipeline, Known.of(pipeline, home, ledger), running, limits or Limits.of(pipeline.lag), now)
     asked.look(cluster)
     return asked.full(cluster) if ages else asked.plain()
 
@@ -97,8 +97,7 @@ def backlogs(
 
     def holds(name: str, known: Known) -> bool:
         """Whether neither the checkpoint nor the pipeline's file is another one now."""
-        same = known.source == specs[name].kafka.at(known.epoch.positions)
-        return same and known.stamp == _stamp(home.checkpoint(name, known.epoch.number))
+        return known.pipeline == specs[name] and known.stamp == _stamp(home.checkpoint(name, known.epoch.number))
 
     found = remembered.of(ledger, list(specs), find, holds)
     asked = [
@@ -116,6 +115,7 @@ def backlogs(
 class Known:
     """What checkpoint and ledger say of a pipeline. It stays true until its next run, or its next event."""
 
+    pipeline: Pipeline
     epoch: Epoch
     source: KafkaSource
     positions: Positions | None
@@ -144,6 +144,7 @@ class Known:
         planned = checkpoint.end_of(open_batch) if open_batch is not None else None
         holds = None if pipeline.recovery.route is Route.LOG else surely_held(ledger, pipeline)  # the log goes on
         return cls(
+            pipeline,
             epoch,
             source,
             # of several clusters, the one that is read: by the names that topics have there
@@ -233,7 +234,8 @@ class _Shared:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self.topics_of, self.at_time, self.retention = cluster.topics_of, cluster.at_time, cluster.retention
+        self.at_time, self.retention = cluster.at_time, cluster.retention
+        self._down: SourceUnreachableError | None = None
         self._states: dict[str, dict[str, TopicState]] = {}
         self._first: dict[str, dict[tuple[Key, int], FirstUnread | None]] = {}
 
@@ -243,8 +245,13 @@ class _Shared:
         for one in asked:
             names.setdefault(one.source.isolation_level, set()).update(one.topics)
         for level, topics in names.items():
-            with contextlib.suppress(SluiceError):
+            try:
                 self._states[level] = {s.topic: s for s in self._cluster.look(topics, isolation_level=level)}
+            except SourceUnreachableError as error:  # to ask for each would take the patience for each
+                self._down = error
+                return
+            except SluiceError:
+                continue
 
     def read_first(self, asked: Sequence[_Asked]) -> None:
         """Read the first unread records of all of them."""
@@ -258,6 +265,9 @@ class _Shared:
                 starts, ends = ({key: span[at] for key, span in turn.items()} for at in (0, 1))
                 try:
                     found = self._cluster.first_unread(starts, ends, isolation_level=level)
+                except SourceUnreachableError as error:
+                    self._down = error
+                    return
                 except SluiceError:
                     break
                 known = self._first.setdefault(level, {})
@@ -266,7 +276,12 @@ class _Shared:
                     k: rest for k, own in spans.items() if (rest := {s: e for s, e in own.items() if s != starts[k]})
                 }
 
+    def topics_of(self, source: KafkaSource) -> list[str]:
+        self._refuse_down()
+        return self._cluster.topics_of(source)
+
     def look(self, topics: Collection[str], *, isolation_level: str) -> list[TopicState]:
+        self._refuse_down()
         known = self._states.get(isolation_level, {})
         if known.keys() >= set(topics):
             return [known[topic] for topic in sorted(topics)]
@@ -275,10 +290,15 @@ class _Shared:
     def first_unread(
         self, positions: Mapping[Key, int], ends: Mapping[Key, int], *, isolation_level: str
     ) -> dict[Key, FirstUnread]:
+        self._refuse_down()
         known = self._first.get(isolation_level, {})
         if known.keys() >= set(positions.items()):
             return {key: found for key, start in positions.items() if (found := known[key, start]) is not None}
         return self._cluster.first_unread(positions, ends, isolation_level=isolation_level)
+
+    def _refuse_down(self) -> None:
+        if self._down is not None:
+            raise self._down
 
 
 def _behind(found: Backlog) -> dict[Key, tuple[int, int]]:
