@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
 from sluice.ranges import OffsetRange
 
@@ -32,6 +32,8 @@ __all__ = [
     "public",
     "quoted",
 ]
+
+_Said = TypeVar("_Said")
 
 BEGIN_ANEW = "give the pipeline another name and its sink another path, both at once"
 """The next step when positions are no longer valid. The ledger keeps the old name bound to them and to its sink.
@@ -248,11 +250,19 @@ def described(error: BaseException) -> str:
     return f"{type(error).__name__}: {quoted(first)}" if first else type(error).__name__
 
 
-def public(text: str) -> str:
-    """Return a message without its quotations, which may hold values of records or a secret.
+def public(said: _Said) -> _Said:
+    """Return a message, or each text in a JSON-ready answer, without quotations: they may hold values or a secret.
 
-    It is for those who may not read records and task logs: alerts, XComs, the page's losses.
+    It is for those who may not read records and task logs: alerts, XComs, asset events, most of the page.
     """
+    if isinstance(said, dict):
+        return {key: public(value) for key, value in said.items()}  # type: ignore[return-value]
+    if isinstance(said, list):
+        return [*map(public, said)]  # type: ignore[return-value]
+    return _without_quotations(said) if isinstance(said, str) else said  # type: ignore[return-value]
+
+
+def _without_quotations(text: str) -> str:
     before = _QUERY_FAILED.match(text)  # ledgers have reasons that were written without quotation marks
     return before[1] if before and "«" not in text else _QUOTATION.sub("«…»", text)
 

@@ -11,7 +11,7 @@ from sluice.storage import is_url
 
 __all__ = ["Home"]
 
-_OF_RECORDS = ("checkpoints", "logs", "quality", "quarantine", "sources", "staged")
+_OF_RECORDS = ("logs", "quality", "quarantine", "sources", "staged")
 
 
 @dataclass(frozen=True)

@@ -59,6 +59,8 @@ class OffsetRange:
         try:
             topic, partition, span = text.rsplit(":", 2)
             start, end = span.split("-")
+            if int(end) >= 1 << 63:
+                raise ValueError
             return cls(topic, int(partition), int(start), int(end))
         except ValueError:
             raise ValueError(f"{text!r} is not a range: write TOPIC:PARTITION:START-END, END exclusive") from None

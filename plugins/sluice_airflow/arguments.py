@@ -84,8 +84,8 @@ def count_of(name: str, value: Any) -> int | None:
         number = int(str(value))
     except ValueError:
         number = 0
-    if number < 1 or isinstance(value, bool):
-        raise refused(name, f"{value!r} is not a whole number of at least 1")
+    if not 0 < number < 1 << 63 or isinstance(value, bool):
+        raise refused(name, f"{value!r} is not a whole number of at least 1 that a database can hold")
     return number
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 from collections.abc import Sequence
 
-from sluice.errors import ExitCode, SluiceError, error_for_exit_code
+from sluice.errors import ExitCode, SluiceError, error_for_exit_code, public
 
 __all__ = ["MARK", "from_exit"]
 
@@ -31,7 +31,7 @@ def from_exit(code: int | None, output: Sequence[str], *, command: str) -> Sluic
         The next command, for a failure that does not name one itself.
     """
     kind = error_for_exit_code(code if code is not None else int(ExitCode.OTHER))
-    what, state, next_step = _last_words(output)
+    what, state, next_step = map(public, _last_words(output))  # whole in the log above; an error goes to lineage, too
     return kind(what or _how_it_ended(code), state=state or _MEND, next_step=next_step or command)
 
 

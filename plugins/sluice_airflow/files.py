@@ -75,7 +75,7 @@ class Files:
             if known != state or (spec is None and time.monotonic() > at + _RETRY):
                 try:
                     spec = load(file)
-                except ConfigError:
+                except Exception:  # whatever is wrong with it, the others are shown
                     spec = None
                 self._read[file] = state, time.monotonic(), spec
         return spec

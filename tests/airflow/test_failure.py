@@ -93,10 +93,9 @@ def test_retry_policy_doubles_its_delay_up_to_a_limit_and_waits_out_a_lease() ->
 
 
 def test_alert_has_no_text_of_another_library_or_of_a_users_function() -> None:
-    error = from_exit(
-        1, [f"{MARK}transform: {described(ValueError('GET https://x?token=CANARY of SSN-1'))}"], command=""
-    )
-    assert "CANARY" in str(error), "the task's log has it"
+    foreign = ValueError("GET https://x?token=CANARY of SSN-1")
+    error = from_exit(1, [f"{MARK}transform: {described(foreign)}"], command="")
+    assert "CANARY" not in str(error), "the driver's line above has it; OpenLineage sends the error's text"
     assert words_of(error)["what"] == "transform: ValueError: «…»"
     assert words_of(ValueError("CANARY"))["what"] == "ValueError was raised"
 

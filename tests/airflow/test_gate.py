@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import socket
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -72,6 +73,12 @@ def waiting(records: int, age: float, **more: Any) -> Backlog:
     return Backlog("demo", (PartitionLag("demo", 0, 5, 0, 5 + records, age),), Limits(10), **more)
 
 
+def recreated() -> Backlog:
+    found = waiting(100, 7199.0)
+    parts = tuple(replace(part, position=10**9) for part in found.partitions)
+    return replace(found, partitions=parts)
+
+
 @pytest.mark.parametrize(
     ("found", "age", "tokens"),
     [
@@ -80,6 +87,7 @@ def waiting(records: int, age: float, **more: Any) -> Backlog:
         (waiting(100, 10800.0), AirflowFailException, ("3 h", "100 records")),
         (waiting(100, 10800.0, running="r"), AirflowFailException, ("'r'",)),
         (unknown(DOWN), SourceUnreachableError, ("no broker answers",)),
+        (recreated(), AirflowFailException, ("recreated",)),
     ],
 )
 def test_freshness_fails_for_a_record_too_old_or_an_answer_missing(

@@ -16,7 +16,7 @@ def test_home_and_ledger_are_created_for_their_user_alone(tmp_path: Path) -> Non
     Ledger.open(home.ledger_url)
     found = (Path(home.root), *Path(home.root).glob("*[!ml]"))  # but SQLite's own files
     assert {path.name: oct(path.stat().st_mode)[-3:] for path in found} == {
-        "home": "700", "checkpoints": "700", "logs": "700", "quality": "700", "quarantine": "700", "sources": "700",
+        "home": "700", "logs": "700", "quality": "700", "quarantine": "700", "sources": "700",
         "staged": "700", "ledger.db": "600",
     }  # fmt: skip
     Path(home.root).chmod(0o755)

@@ -29,7 +29,7 @@ def forget(
     """
     from sluice.home import Home
     from sluice.ledger import Ledger
-    from sluice.pipeline.load import find
+    from sluice.pipeline.load import named
 
     ledger, home = Ledger.open(), Home.from_env()
     newest = ledger.runs(pipeline, limit=1)
@@ -39,13 +39,9 @@ def forget(
             state="nothing was changed",
             next_step="sluice status lists the newest runs of all pipelines",
         )
-    try:
-        file = find(pipeline)
-    except ConfigError:
-        pass
-    else:
+    if files := named(pipeline):
         raise ConfigError(
-            f"pipeline {pipeline!r} has a file: {file}",
+            f"pipeline {pipeline!r} has a file: {', '.join(map(str, files))}",
             state="nothing was changed",
             next_step="remove the file first; then: sluice forget " + pipeline,
         )

@@ -153,11 +153,10 @@ def of_tables(read: Mapping[str, Sequence[int]]) -> str:
 
 def say_empty(pipeline: str | None, what: str = "run") -> None:
     """Say on stderr that the ledger has nothing to show, and which ledger that is: the home may be a wrong one."""
-    from sqlalchemy import make_url
-
     from sluice.home import Home
+    from sluice.ledger.store import masked
 
-    ledger = make_url(Home.from_env().ledger_url).render_as_string(hide_password=True)
+    ledger = masked(Home.from_env().ledger_url)
     err.print(f"no {what}{f' of {pipeline}' if pipeline else ''} in the ledger {ledger}", markup=False)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, ProgrammingError, SQLAlchemyError
 
-from sluice.errors import ConfigError, LeaseHeldError, SluiceError
+from sluice.errors import ConfigError, LeaseHeldError, SluiceError, described
 from sluice.faults import point
 from sluice.ledger import schema
 from sluice.ledger.projection import clear, project_next
@@ -53,7 +53,7 @@ def open_engine(url: str) -> sa.Engine:
     """
     try:
         parsed = sa.engine.make_url(url)
-    except sa.exc.ArgumentError:
+    except (sa.exc.ArgumentError, ValueError):  # of a port that is no number
         raise ConfigError(
             "SLUICE_LEDGER_URL is not a database URL",
             state="nothing was read or written",
@@ -78,12 +78,18 @@ def open_engine(url: str) -> sa.Engine:
             _migrate(engine)
     except SQLAlchemyError as error:
         raise LedgerError(
-            f"the ledger at {parsed.render_as_string(hide_password=True)} cannot be opened: "
-            f"{getattr(error, 'orig', None) or error}",
+            f"the ledger at {masked(url)} cannot be opened: {described(getattr(error, 'orig', None) or error)}",
             state="nothing was read or written: a run does not write what it cannot account for",
             next_step="start the database or fix SLUICE_LEDGER_URL, then run again",
         ) from error
     return engine
+
+
+def masked(url: str) -> str:
+    """Return a database URL without its password, wherever it is written."""
+    parsed = sa.engine.make_url(url)
+    query = {key: "***" if "pass" in key.lower() else value for key, value in parsed.query.items()}
+    return parsed.set(query=query).render_as_string(hide_password=True)
 
 
 def _make(file: Path) -> None:
@@ -173,16 +179,30 @@ def _waiting(url: sa.engine.URL) -> dict[str, Any]:
 def _one_writer_at_a_time(engine: sa.Engine) -> None:
     # pysqlite begins a transaction late and as a reader; a ledger write must hold the write lock from the start
     @sa.event.listens_for(engine, "connect")
-    def _connect(connection: Any, _record: Any) -> None:
+    def _connect(connection: Any, record: Any) -> None:
         connection.isolation_level = None
         _use_wal(connection)
         connection.execute("PRAGMA synchronous=FULL")
+        record.info["file"] = _file_of(engine)
+
+    @sa.event.listens_for(engine, "checkout")
+    def _checkout(_connection: Any, record: Any, _proxy: Any) -> None:
+        if record.info.get("file") != _file_of(engine):  # a copy was restored in its place
+            raise sa.exc.DisconnectionError
 
     @sa.event.listens_for(engine, "begin")
     def _begin(connection: sa.Connection) -> None:
         # a reader's snapshot neither waits nor blocks; a writer must hold the lock from its first statement
         reads = connection.get_execution_options().get(_READS)
         connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")
+
+
+def _file_of(engine: sa.Engine) -> tuple[int, int] | None:
+    try:
+        found = os.stat(engine.url.database or "")
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _use_wal(connection: Any) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from sluice.pipeline.model import Pipeline, model_for
 from sluice.pipeline.yaml_file import YamlError, read
 from sluice.shipped import CHECKOUT, base
 
-__all__ = ["Clash", "clash_of", "find", "load", "load_all", "pipelines_folder", "places", "relative"]
+__all__ = ["Clash", "clash_of", "find", "load", "load_all", "named", "pipelines_folder", "places", "relative"]
 
 _UNTOUCHED = "nothing was read or written"
 
@@ -60,10 +61,10 @@ def find(name_or_path: str) -> Path:
     """
     path = Path(name_or_path)
     is_path = path.suffix in (".yaml", ".yml")
-    if is_path and path.is_file():
+    if is_path and _is_file(path):
         return Path(os.path.abspath(path))
     folder = _folder() if is_path else pipelines_folder()
-    if not is_path and (folder / f"{name_or_path}.yaml").is_file():
+    if not is_path and _is_file(folder / f"{name_or_path}.yaml"):
         return folder / f"{name_or_path}.yaml"
     files = _files(folder.rglob("*.yaml"))
     named = [file for file in files if file.stem == name_or_path]
@@ -86,6 +87,27 @@ def find(name_or_path: str) -> Path:
         state=_UNTOUCHED,
         next_step=f"{hint}known pipelines: {', '.join(known) or 'none'}; or give the path of a .yaml file",
     )
+
+
+def named(name: str) -> list[Path]:
+    """Return the files below the folder of pipelines that give their pipeline this name, valid or not."""
+    written = re.compile(rf"^pipeline:\s*['\"]?{re.escape(name)}['\"]?\s*(?:#.*)?$", re.MULTILINE)
+
+    def has(file: Path) -> bool:
+        try:
+            return file.stem == name or written.search(file.read_text(errors="replace")) is not None
+        except OSError:
+            return False
+
+    folder = _folder()
+    return [file for file in _files(folder.rglob("*.yaml")) if _is_file(file) and has(file)] if folder.is_dir() else []
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except (OSError, ValueError):  # too long a name, or one with a NUL
+        return False
 
 
 def _files(found: Iterable[Path]) -> list[Path]:
@@ -136,7 +158,10 @@ def load(name_or_path: str | Path) -> Pipeline:
         raise _refuse(path, list(explain(error, tree, model, shared))) from None
     pipeline._file = path
     pipeline._beside = _folder().parent if path.is_relative_to(_folder()) else None
-    pipeline._places = known = places(pipeline)
+    try:
+        pipeline._places = known = places(pipeline)
+    except ValueError:
+        raise _refuse(path, ["the path of a table has a NUL"]) from None
     if pipeline.quarantine is not None and _touch(known["sink"], known["quarantine"]):
         where = line_of(tree, ("quarantine", "delta", "path"))
         raise _refuse(path, [f"{where}quarantine.delta.path: it is, or lies in, the sink: choose another path"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -52,7 +53,10 @@ def read(file: Path) -> tuple[Any, Any]:
         larger or deeper than any pipeline file is, as by aliases of aliases.
     """
     try:
-        if file.stat().st_size > _LARGEST:
+        found = file.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise YamlError("it is no file: a folder, or a pipe that would be waited for")
+        if found.st_size > _LARGEST:
             raise YamlError(f"it is larger than {_LARGEST:,} bytes, which no pipeline file is")
         text = file.read_text(encoding="utf-8")
         _refuse_brackets(text)
@@ -68,7 +72,7 @@ def read(file: Path) -> tuple[Any, Any]:
         raise YamlError(f"line {line}: this is not UTF-8: save the file as UTF-8") from None
     except yaml.MarkedYAMLError as error:
         raise YamlError(_no_yaml(error)) from None
-    except (yaml.YAMLError, ValueError, OSError) as error:
+    except (yaml.YAMLError, ValueError, TypeError, OSError) as error:
         raise YamlError(f"not YAML: {error}") from None
     if doubled := list(_doubled(tree)):
         raise YamlError(*doubled)
@@ -140,9 +144,9 @@ def _doubled(node: Any, above: tuple[str, ...] = ()) -> Iterator[str]:
         seen: set[str] = set()
         for key, value in node.value:
             here = (*above, str(key.value))
-            if key.value in seen:
+            if here[-1] in seen:
                 yield f"line {key.start_mark.line + 1}: {'.'.join(here)}: this key appears twice; remove one of them"
-            seen.add(key.value)
+            seen.add(here[-1])
             yield from _doubled(value, here)
     elif isinstance(node, yaml.SequenceNode):
         for number, item in enumerate(node.value):

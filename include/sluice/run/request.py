@@ -103,9 +103,11 @@ class RunRequest:
                 state=_UNTOUCHED,
                 next_step="leave it out, or choose a shorter interval",
             )
-        if max_records_per_batch is not None and max_records_per_batch < 1:
+        if max_records_per_batch is not None and not 0 < max_records_per_batch < 1 << 63:
             raise ConfigError(
-                "--max-records-per-batch must be at least 1", state=_UNTOUCHED, next_step="give a positive number"
+                f"--max-records-per-batch must be at least 1, and of 64 bits: it is {max_records_per_batch}",
+                state=_UNTOUCHED,
+                next_step="give a positive number",
             )
         return cls(checked_run(run_id), strategy, max_records_per_batch, interval, reason, validate)
 

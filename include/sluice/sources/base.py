@@ -29,7 +29,7 @@ class SourceConfig(Strict):
 
     starting_offsets: Literal["earliest", "latest"] = "earliest"
     """Where a new pipeline begins to read: ``earliest``, at the first record, or ``latest``, after the last one."""
-    max_records_per_batch: Annotated[int, Field(gt=0)] | None = None
+    max_records_per_batch: Annotated[int, Field(gt=0, lt=1 << 63)] | None = None
     """The approximate upper limit of records in a micro-batch.
 
     By default 500,000. On the Arrow path, as many as earlier runs read in half a minute, at most 5,000,000.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, public
 from sluice.ledger import Ledger, Unannounced
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import joined
@@ -125,7 +125,7 @@ class AccountOperator(BaseOperator):
                 next_step=f"see the log of {failed[0]}; once it is cleared and succeeds, this task runs again",
             )
         self._announce(pipeline, account, ledger, context)
-        return account
+        return public(account)
 
     def _account(self, ledger: Ledger, name: str) -> dict[str, Any]:
         run_before(self, name, self.run_id, "account for")
@@ -139,7 +139,7 @@ class AccountOperator(BaseOperator):
         version = version_of(pipeline)
         rows = {run: ledger.run(name, run) for run in news.written}
         extra = {
-            **account,
+            **public(account),
             "ranges": [r.as_list() for r in joined(a.range for a in news.accounts)],
             "runs": [
                 {"run": run, "verdict": row.verdict if (row := rows[run]) else None, "written": written}

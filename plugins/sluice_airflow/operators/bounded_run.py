@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
-from sluice.errors import ConfigError, HeldError, SluiceError
+from sluice.errors import ConfigError, HeldError, SluiceError, public
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.submit import bounded_run
@@ -16,7 +16,7 @@ from sluice.ranges import joined
 from sluice.recovery import Recovery, Route
 from sluice.run.held import refuse_held
 from sluice.run.request import RunRequest, interval_recovery
-from sluice_airflow.arguments import choice_of, count_of, is_known, is_unset
+from sluice_airflow.arguments import choice_of, count_of, flag_of, is_known, is_unset
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
@@ -84,6 +84,8 @@ class BoundedRunOperator(SubmitOperator):
             count_of("max_records_per_batch", max_records_per_batch)
         self.recovery = None if recovery is None else str(recovery)
         self.max_records_per_batch = max_records_per_batch
+        if is_known(validate):
+            flag_of("validate", validate)
         self.validate = validate
 
     @tells
@@ -108,7 +110,7 @@ class BoundedRunOperator(SubmitOperator):
             limit,
             window.interval,
             window.reason,
-            validate is None or str(validate).lower() == "true",
+            is_unset(validate) or flag_of("validate", validate),
         )
         ledger = Ledger.open()
         epoch = ledger.epoch(pipeline.name)
@@ -156,7 +158,7 @@ class BoundedRunOperator(SubmitOperator):
             ) from None
         accounts = ledger.accounts(pipeline, self.run_id)
         self.log.info("Account of run %s\n%s", self.run_id, account_table(accounts))
-        return {**account, "ranges": [r.as_list() for r in joined(a.range for a in accounts)]}
+        return {**public(account), "ranges": [r.as_list() for r in joined(a.range for a in accounts)]}
 
 
 def run_before(task: BaseOperator, pipeline: str, run_id: str, doing: str) -> RunRow:

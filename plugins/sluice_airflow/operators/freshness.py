@@ -83,6 +83,12 @@ class FreshnessOperator(BaseOperator):
                 state=f"what is in the table is accounted for; {found.records or 0:,} records wait{at_work}",
                 next_step=f"sluice status {pipeline.name}; once a run has read them, clear this task to check again",
             )
+        if any(p.recreated for p in found.partitions):
+            raise Hopeless(
+                f"whether {pipeline.name!r} is fresh is not known: a topic was recreated since its records were read",
+                state="what is in the table is accounted for; nothing of the new topic is",
+                next_step=f"sluice lag {pipeline.name}; the next run says how to go on",
+            )
         if found.incomplete:
             raise found.error or SourceUnreachableError(
                 f"the lag of {pipeline.name!r} is unknown", state="nothing was read or written", next_step="try again"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from sluice.errors import public
 from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
@@ -120,4 +121,4 @@ class RedriveOperator(SubmitOperator):
         still = sum(len(row.range) for row in ledger.lost(pipeline.name))
         self.log.info("Account of run %s\n%s", self.run_id, account_table(ledger.accounts(pipeline.name, self.run_id)))
         self.log.info("%s offsets are still lost", f"{still:,}")
-        return {**account, "still_lost": still}
+        return {**public(account), "still_lost": still}

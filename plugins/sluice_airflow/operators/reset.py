@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from sluice.errors import public
 from sluice.launch.submit import reset
 from sluice.ledger import Ledger
 from sluice.pipeline import load
@@ -117,4 +118,4 @@ class ResetOperator(SubmitOperator):
             raise AirflowSkipException("the pipeline stands there already, and nothing was read since")
         for note in account.get("notes", []):
             self.log.info("%s", note)
-        return account
+        return public(account)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from airflow.sdk.exceptions import AirflowSkipException
 
+from sluice.errors import public
 from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
@@ -115,4 +116,4 @@ class RetractOperator(SubmitOperator):
         account = ledger.account(pipeline.name, self.run_id)
         self.log.info("%s offsets left the sink", f"{account['retracted']['written']:,}")
         self.log.info("%s offsets are open as lost", f"{account['retracted']['opened']:,}")
-        return account
+        return public(account)

@@ -14,6 +14,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.run.held import FAILED, settling
 from sluice.run.redriving import way_out
 from sluice.run.verdict import line, title, told
+from sluice_airflow.arguments import flag_of, is_known
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
@@ -64,6 +65,8 @@ class ValidateOperator(SubmitOperator):
 
     def __init__(self, *, rejudge: bool = False, **kwargs: Any) -> None:
         super().__init__(**kwargs)
+        if is_known(rejudge):
+            flag_of("rejudge", rejudge)
         self.rejudge = rejudge
 
     @tells
@@ -111,7 +114,7 @@ class ValidateOperator(SubmitOperator):
     def _must_judge(self, row: RunRow, context: Context) -> bool:
         if row.verdict is None:
             self.log.info("Run %s has no verdict yet: judging now", self.run_id)
-        elif str(self.rejudge).lower() == "true" or context["ti"].try_number > 1:
+        elif flag_of("rejudge", self.rejudge) or context["ti"].try_number > 1:
             self.log.info("Run %s was judged %s: judging again", self.run_id, row.verdict)
         else:
             return False

@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from sluice.errors import public
 
-__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "has_run", "may_trigger", "readable", "shown", "to_login", "unquoted"]
+__all__ = ["LOGGED_IN", "READS", "READS_RECORDS", "has_run", "may_trigger", "readable", "shown", "to_login"]
 
 _Answer = TypeVar("_Answer")
 
@@ -58,18 +58,7 @@ def shown(user: GetUserDep, dag_id: str, answer: _Answer) -> _Answer:
     logs = get_auth_manager().is_authorized_dag(
         method="GET", access_entity=DagAccessEntity.TASK_LOGS, details=details, user=user
     )
-    return answer if logs else unquoted(answer)
-
-
-def unquoted(answer: _Answer) -> _Answer:
-    """Return an answer with each text in it as :func:`~sluice.errors.public` gives it."""
-    if isinstance(answer, dict):
-        return {key: unquoted(value) for key, value in answer.items()}  # type: ignore[return-value]
-    if isinstance(answer, list):
-        return [*map(unquoted, answer)]  # type: ignore[return-value]
-    if isinstance(answer, str):
-        return public(answer)  # type: ignore[return-value]
-    return answer
+    return answer if logs else public(answer)
 
 
 def may_trigger(user: GetUserDep, dag_id: str) -> bool:

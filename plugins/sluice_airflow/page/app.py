@@ -14,7 +14,7 @@ from fastapi import FastAPI, HTTPException, Query, Request
 from fastapi.responses import FileResponse, JSONResponse, Response
 from starlette.middleware.gzip import GZipMiddleware
 
-from sluice.errors import SluiceError
+from sluice.errors import SluiceError, public
 from sluice.ledger import UnknownRunError
 from sluice_airflow.page import data_docs, readings
 from sluice_airflow.page.access import (
@@ -26,7 +26,6 @@ from sluice_airflow.page.access import (
     readable,
     shown,
     to_login,
-    unquoted,
 )
 from sluice_airflow.page.answers import AskedError
 
@@ -48,7 +47,7 @@ app.add_exception_handler(HTTPException, to_login)  # type: ignore[arg-type]
 @app.exception_handler(SluiceError)
 def _told(_: Request, error: SluiceError) -> Response:
     unknown = isinstance(error, readings.UnknownPipelineError | UnknownRunError)
-    body = unquoted({"what": error.what, "state": error.state, "next_step": error.next_step})
+    body = public({"what": error.what, "state": error.state, "next_step": error.next_step})
     again = {"Retry-After": "2"} if isinstance(error, AskedError) else None
     return JSONResponse(body, status_code=404 if unknown else 503, headers=again)
 
@@ -80,7 +79,7 @@ def _static(path: str) -> Response:
 @app.get("/api/pipelines")
 def pipelines(user: GetUserDep) -> list[dict[str, Any]]:
     """Return the pipelines whose DAGs the user may read, each at a glance."""
-    return unquoted(readings.overview(lambda names: readable(user, names)))
+    return public(readings.overview(lambda names: readable(user, names)))
 
 
 @app.get("/api/pipelines/{dag_id}", dependencies=[READS])

@@ -11,6 +11,7 @@ from itertools import chain, islice
 from typing import Any
 
 from sluice.decoders.config import JsonDecode
+from sluice.errors import quoted
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.rescued import Rescued
@@ -70,7 +71,7 @@ def told_of(config: JsonDecode, values: Iterable[bytes | None]) -> str | None:
     more = ", …" if len(found.fields) > _SHOWN else ""
     return (
         f"fields that the schema does not have, in {found.records:,} of {looked:,} records that were looked at: "
-        f"{', '.join(shown)}{more}. Declare them; or keep them, with rescue: true below decode.json"
+        f"{quoted(', '.join(shown) + more)}. Declare them; or keep them, with rescue: true below decode.json"
     )
 
 

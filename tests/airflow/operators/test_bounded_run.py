@@ -395,3 +395,10 @@ def test_validate_and_account_refuse_a_run_whose_task_was_marked_as_success_befo
             make(operator, **more).execute(context())
         assert "clear the ingest task" in caught.value.next_step
     assert (spark.calls, ledger.known_run("p", "manual__1").verdict) == ({}, None)
+
+
+@pytest.mark.parametrize("wrong", ["yes", 1, "banana"])
+def test_flag_of_an_operator_is_true_or_false(make: Any, wrong: Any) -> None:
+    for operator, name in ((BoundedRunOperator, "validate"), (ValidateOperator, "rejudge")):
+        with pytest.raises(ConfigError, match="neither true nor false"):
+            make(operator, **{name: wrong})

@@ -89,7 +89,7 @@ def test_fields_that_the_schema_does_not_have_are_told_before_and_by_a_run(
     sandbox.produce(
         [(n % 2, b"k", json.dumps({"id": n, "door": n, **({"x": 1} if n else {})}).encode()) for n in range(5)]
     )
-    wanted = "in 5 of 5 records that were looked at: door (5), x (4). Declare them"
+    wanted = "in 5 of 5 records that were looked at: «door (5), x (4)». Declare them"
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
         assert wanted in preview(spark, load(str(sandbox.file)), Home(str(sandbox.home)), 100)["unknown_fields"]
     sandbox.run("r")

@@ -17,7 +17,12 @@ def listed(sluice: Sluice) -> set[str]:
 def test_forget_hides_a_pipeline_without_a_file_until_it_runs_again(story: Place, sluice: Sluice) -> None:
     before = story.ledger.events("p")
     assert sluice("forget", "p", "--reason", "x").exit_code == 10
-    story.file.unlink()
+    other = story.file.with_name("other.yaml")
+    for text in ("pipeline: p\nsource: [\n", "pipeline: 'p'  # moved\n"):
+        other.write_text(text)
+        story.file.unlink(missing_ok=True)
+        assert sluice("forget", "p", "--reason", "x").exit_code == 10, "a file that is not valid is one"
+    other.unlink()
     for reason in ((), ("--reason", " ")):
         assert sluice("forget", "p", *reason).exit_code == (10 if reason else 0)
         assert (listed(sluice), story.ledger.events("p")) == ({"p"}, before), "a dry run changes nothing"

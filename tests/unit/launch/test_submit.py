@@ -309,6 +309,6 @@ def test_run_whose_places_can_be_written_leaves_nothing_in_them(
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     bounded_run(load("flights"), RunRequest("r", Recovery.REPLAY), spark=Connection("s", "spark", "local"), kafka=None)
-    kept = {"checkpoints", "logs", "quality", "quarantine", "sources", "staged", "flights_quarantine"}
+    kept = {"logs", "quality", "quarantine", "sources", "staged", "flights_quarantine"}
     assert {path.name: oct(path.stat().st_mode)[-3:] for path in tmp_path.iterdir()} == dict.fromkeys(kept, "700")
     assert not [*tmp_path.glob("*/*")]

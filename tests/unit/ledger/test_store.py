@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -259,3 +260,27 @@ def test_ledger_in_a_home_that_cannot_be_created_is_refused(tmp_path: Path) -> N
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ConfigError, match="Not a directory"):
         Ledger.open(f"sqlite:///{tmp_path}/file/home/ledger.db")
+
+
+def test_ledger_that_is_open_reads_the_copy_that_was_restored_in_its_place(tmp_path: Path) -> None:
+    ledger, file = Ledger.open(f"sqlite:///{tmp_path}/a.db"), tmp_path / "a.db"
+    run(ledger, "r1")
+    with sqlite3.connect(file) as source, sqlite3.connect(tmp_path / "copy.db") as copy:
+        source.backup(copy)
+    run(ledger, "r2")
+    for part in tmp_path.glob("a.db*"):
+        part.unlink()
+    (tmp_path / "copy.db").rename(file)
+    assert [row.run for row in ledger.runs("p")] == ["r1"]
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:geheim@h:x/d", "postgresql://u:a@b:c@h/d"])
+def test_ledger_url_that_is_none_is_refused_without_its_password(url: str) -> None:
+    with pytest.raises(ConfigError, match="not a database URL"):
+        Ledger.open(url)
+
+
+def test_ledger_url_is_shown_without_a_password_in_its_query() -> None:
+    assert store.masked("postgresql+psycopg2://u:a@h/d?user=u&password=geheim&sslpassword=g") == (
+        "postgresql+psycopg2://u:***@h/d?password=%2A%2A%2A&sslpassword=%2A%2A%2A&user=u"
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from pathlib import Path
@@ -365,3 +366,22 @@ def test_table_in_or_around_the_home_of_sluice_is_refused(
     assert f"{table}.delta.path: " in caught.value.what
     # a table around the home is around the sink, too
     assert named.format(home=home) in caught.value.what or "the sink" in caught.value.what
+
+
+def test_load_all_outlives_files_that_are_none_or_name_nothing_that_can_be(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.yaml")
+    (folder / "directory.yaml").mkdir()
+    (folder / "key.yaml").write_text("? !!str {=: a}\n: b\n")
+    (folder / "other.yml").write_text("? !!str {=: a}\n: b\n")
+    write(folder, GOOD.replace("path: p", r'path: "a\0b"') if "path: p" in GOOD else GOOD, "nul.yaml")
+    (folder / "good.yaml").write_text(GOOD)
+    found = {path.name: item for path, item in load_all(folder)}
+    assert isinstance(found.pop("good.yaml"), Pipeline)
+    assert {type(item) for item in found.values()} <= {ConfigError, Clash}
+    assert {"pipe.yaml", "directory.yaml", "key.yaml"} <= set(found)
+
+
+@pytest.mark.parametrize("name", ["x" * 300, "x" * 300 + ".yaml", "a\0b", "a\0b.yaml"])
+def test_pipeline_of_a_name_that_no_file_can_have_is_unknown(folder: Path, name: str) -> None:
+    with pytest.raises(ConfigError, match="there is no pipeline"):
+        find(name)

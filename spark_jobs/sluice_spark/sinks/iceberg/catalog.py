@@ -43,7 +43,7 @@ def _opened(_: str, conn_id: str) -> Catalog:
             return load_catalog(properties.pop("catalog-name", conn_id), **properties)
         except (ValueError, TypeError, KeyError) as error:
             raise ConfigError(
-                f"connection {conn_id!r} says no catalog: {error}",
+                f"connection {conn_id!r} says no catalog: {described(error)}",
                 state="nothing was read or written",
                 next_step='write for example {"conn_type":"iceberg","host":"https://catalog.example.com","login":"id",'
                 '"password":"...","extra":{"warehouse":"s3://warehouse"}}, or for a catalog in a database '

@@ -22,7 +22,7 @@ def test_unknown_fields_are_counted_by_name_in_a_sample() -> None:
     ]
     found = told_of(CONFIG, values)
     assert found is not None
-    assert "in 2 of 7 records that were looked at: x (2), y (1)." in found
+    assert "in 2 of 7 records that were looked at: «x (2), y (1)»." in found
     assert told_of(CONFIG, [b'{"id": 1}', b"null"]) is None
     assert told_of(CONFIG, []) is None
 
