@@ -66,9 +66,8 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
         except ConfigError as error:
             yield f"quality.suite: {error.what}"
             return
-        if suite is not None:
-            wrong += [*problems_of(suite), *suite.out_of_reach(pipeline)]
-            wrong += suite.unknown_columns(schema.names) if schema is not None else []
+        wrong += [*problems_of(suite), *suite.out_of_reach(pipeline)]
+        wrong += suite.unknown_columns(schema.names) if schema is not None else []
         yield from (
             f"quality.suite: {pipeline.suite_file.name}: {text}" for text in with_lines(pipeline.suite_file, wrong)
         )

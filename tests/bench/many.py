@@ -1,4 +1,4 @@
-"""What 1,000 pipelines cost Airflow: their DAG file, a look at their lags, and the page's overview."""
+"""Measures 1,000 pipelines in Airflow: their DAG file, a look at their lags, and the page's overview."""
 
 from __future__ import annotations
 

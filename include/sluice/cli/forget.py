@@ -58,7 +58,7 @@ def forget(
         return
     done = "is no longer listed" if reason is not None else "would no longer be listed (dry run)"
     err.print(f"{pipeline} {done}. {runs:,} runs stay in the ledger: sluice status {pipeline}", markup=False)
-    err.print("its table and its quarantine stay; delete them by hand if nobody needs them", markup=False)
+    err.print("its table and its quarantine stay; delete them by hand if they are not needed", markup=False)
     for folder in stays:
         err.print(f"stays: {folder}", markup=False)
     if reason is None:

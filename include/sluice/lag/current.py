@@ -113,7 +113,7 @@ def backlogs(
 
 @dataclass(frozen=True)
 class Known:
-    """What checkpoint and ledger say of a pipeline. It stays true until its next run, or its next event."""
+    """The positions and runs of a pipeline, from checkpoint and ledger. They hold until its next run or event."""
 
     pipeline: Pipeline
     epoch: Epoch
@@ -230,7 +230,7 @@ class _Asked:
 
 
 class _Shared:
-    """A cluster that was asked for many pipelines at once; a question that nobody asked before is asked by itself."""
+    """The answers of a cluster to one look for many pipelines; other questions go to the cluster one by one."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster

@@ -17,7 +17,7 @@ _Answer = TypeVar("_Answer")
 
 
 class Remembered(Generic[_Answer]):
-    """What is known of pipelines, by name, for as long as no event of theirs is recorded."""
+    """Answers about pipelines, by name, until the ledger records an event of the pipeline."""
 
     def __init__(self) -> None:
         self._known: dict[str, _Answer] = {}

@@ -61,15 +61,15 @@ class Suite:
         if file is None:
             return None
         suite, problems = cls.read(file)
-        if problems or suite is None:
+        if problems:
             raise _refuse(file, problems)
         return suite
 
     @classmethod
-    def read(cls, file: Path) -> tuple[Suite | None, list[str]]:
+    def read(cls, file: Path) -> tuple[Suite, list[str]]:
         """Return the suite of a file, with its mistakes.
 
-        A suite with mistakes lacks what is beside type and arguments. It is None if these are missing, too.
+        A suite with mistakes has only type and arguments of its expectations, so that these can be checked as well.
 
         Raises
         ------
@@ -81,14 +81,10 @@ class Suite:
         except (ValueError, OSError, RecursionError) as error:
             raise _refuse(file, [f"{type(error).__name__}: {error}"]) from None
         problems = list(_problems(data))
-        items = data["expectations"] if isinstance(data, dict) and isinstance(data.get("expectations"), list) else []
-        if problems:
-            bare = [item for item in items if isinstance(item, dict) and isinstance(item.get("type"), str)]
-            bare = [{"type": i["type"], "kwargs": i["kwargs"]} for i in bare if isinstance(i.get("kwargs"), dict)]
-            if not items or len(bare) < len(items):
-                return None, problems
-            items = bare
-        return cls(file, str(data.get("name") or file.stem), tuple(items)), problems
+        found = data if isinstance(data, dict) else {}
+        items = found.get("expectations")
+        items = items if isinstance(items, list) else []
+        return cls(file, str(found.get("name") or file.stem), tuple(map(_bare, items) if problems else items)), problems
 
     def refuse(self, problems: Iterable[str]) -> ConfigError:
         """Return the error with these mistakes of the suite."""
@@ -190,6 +186,13 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
         raise ValueError(f"the key {next(n for n in names if names.count(n) > 1)!r} appears twice in one object")
     return found
+
+
+def _bare(item: Any) -> dict[str, Any]:
+    """Return type and arguments of an expectation; without them one that is always right, which keeps the numbers."""
+    if isinstance(item, dict) and isinstance(item.get("type"), str) and isinstance(item.get("kwargs"), dict):
+        return {"type": item["type"], "kwargs": item["kwargs"]}
+    return {"type": "expect_table_row_count_to_be_between", "kwargs": {"min_value": 0}}
 
 
 def _problems(data: Any) -> Iterator[str]:

@@ -216,9 +216,11 @@ def missing(
         place = "the source" if without else "the write-ahead log"
         raise TopicRecreatedError(
             f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and {place} does not have all that was "
-            f"read of the former one: {describe(anew)}",
+            f"read of the topic before it: {describe(anew)}",
             state="nothing was read or written",
-            next_step=f"recovery wal reads what the write-ahead log has of the former one; {step}" if without else step,
+            next_step=f"recovery wal reads what the write-ahead log has of the topic before it; {step}"
+            if without
+            else step,
         )
     return gaps
 

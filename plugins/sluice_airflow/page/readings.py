@@ -34,8 +34,6 @@ _files = Files()
 _glances: Remembered[Glance] = Remembered()
 _ledgers: dict[str, Ledger] = {}
 
-_OF_ERROR = ("type", "what", "state", "exit_code")
-
 _LISTED = 500
 """Open lost ranges that are listed one by one."""
 
@@ -174,8 +172,7 @@ def account(name: str, run_id: str) -> dict[str, Any]:
         "attempts": row.attempts,
         "opened_at": row.opened_at,
         "closed_at": row.closed_at,
-        "error": row.error
-        and {k: row.error.get(said) for k, said in (*((k, k) for k in _OF_ERROR), ("next_step", "next"))},
+        "error": row.error and {"next_step" if key == "next" else key: said for key, said in row.error.items()},
         "suite": judgement.get("suite"),
         "results": judgement.get("results") or [],
         "data_docs": bool(judgement.get("data_docs")),

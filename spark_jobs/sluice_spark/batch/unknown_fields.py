@@ -31,6 +31,7 @@ class UnknownFields:
 
     pipeline: Pipeline
     _found: Future[str | None] | None = field(default=None, init=False)
+    _told: bool = field(default=False, init=False)
 
     def look(self, source: object, ranges: Sequence[OffsetRange]) -> None:
         """Begin to look at records of a batch, if it is the first one with records."""
@@ -38,17 +39,17 @@ class UnknownFields:
         if self._found is not None or not ranges or not isinstance(config, JsonDecode) or config.rescue:
             return
         spans = _ends(ranges, newest=self.pipeline.source.kafka is not None)
-        inputs = inputs_of(source, spans)
         pool = ThreadPoolExecutor(1, thread_name_prefix="sluice-unknown-fields")
-        self._found = pool.submit(lambda: told_of(config, _values(inputs)))
+        self._found = pool.submit(lambda: told_of(config, _values(inputs_of(source, spans))))
         pool.shutdown(wait=False)
 
     def told(self) -> str | None:
         """Return, once, what was found, in words; None if there was nothing, or if the records could not be read."""
-        found, self._found = self._found, Future()
-        self._found.set_result(None)
+        if self._found is None or self._told:
+            return None
+        self._told = True
         with suppress(Exception):  # it is a hint: the batch itself was read
-            return found.result(timeout=10) if found is not None else None
+            return self._found.result(timeout=10)
         return None
 
 

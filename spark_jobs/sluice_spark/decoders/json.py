@@ -194,7 +194,7 @@ def _json_field(f: T.StructField, text: Column) -> Read:
         large = _any(column, kind, is_large)
         long = _again(text, f.name, "STRING").rlike(_LONG_WHOLE)
         if holds(kind, lambda part: isinstance(part, T.FloatType)):  # 2^24 + 1 has eight digits
-            long = long | _any(_again(text, f.name, _as_doubles(kind)), kind, _is_between_floats)
+            long = long | _any(_again(text, f.name, _parsed(kind, doubles=True)), kind, _is_between_floats)
         read.problems.append(("digits", large & long))
     if isinstance(kind, (T.VarcharType, T.CharType)):
         read.problems.append(("type", F.char_length(column) > kind.length))
@@ -207,18 +207,26 @@ def _is_floating(kind: T.DataType) -> bool:
     return isinstance(kind, (T.FloatType, T.DoubleType))
 
 
-def _parsed(kind: T.DataType) -> str:
-    """Return the type to parse a field with; it keeps what the declared type would change."""
+def _parsed(kind: T.DataType, *, doubles: bool = False) -> str:
+    """Return the type to parse a field with; it keeps what the declared type would change.
+
+    Parameters
+    ----------
+    doubles
+        Whether each FLOAT is parsed as DOUBLE.
+    """
     if isinstance(kind, T.StructType):
-        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {_parsed(f.dataType)}' for f in kind.fields)}>"
+        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {_parsed(f.dataType, doubles=doubles)}' for f in kind.fields)}>"
     if isinstance(kind, T.ArrayType):
-        return f"ARRAY<{_parsed(kind.elementType)}>"
+        return f"ARRAY<{_parsed(kind.elementType, doubles=doubles)}>"
     if isinstance(kind, T.MapType):
-        return f"MAP<{kind.keyType.simpleString()}, {_parsed(kind.valueType)}>"
+        return f"MAP<{kind.keyType.simpleString()}, {_parsed(kind.valueType, doubles=doubles)}>"
     if is_text(kind) or isinstance(kind, T.DecimalType):
         return "VARIANT"
     if type(kind) in SHAPES:
         return "STRING"
+    if doubles and isinstance(kind, T.FloatType):
+        return "DOUBLE"
     return "SMALLINT" if isinstance(kind, T.ByteType) else kind.simpleString()
 
 
@@ -308,14 +316,3 @@ def _is_between_floats(column: Column, kind: T.DataType) -> Column | None:
     """Whether a DOUBLE, in place of a FLOAT, is an integer that no FLOAT is."""
     whole = (F.floor(column).cast("double") == column) & (column.cast("float").cast("double") != column)
     return (F.abs(column) < 2.0**53) & whole if isinstance(kind, T.FloatType) else None
-
-
-def _as_doubles(kind: T.DataType) -> str:
-    """Return :func:`_parsed` with DOUBLE in place of each FLOAT."""
-    if isinstance(kind, T.StructType):
-        return f"STRUCT<{', '.join(f'{quoted(f.name)}: {_as_doubles(f.dataType)}' for f in kind.fields)}>"
-    if isinstance(kind, T.ArrayType):
-        return f"ARRAY<{_as_doubles(kind.elementType)}>"
-    if isinstance(kind, T.MapType):
-        return f"MAP<{kind.keyType.simpleString()}, {_as_doubles(kind.valueType)}>"
-    return "DOUBLE" if isinstance(kind, T.FloatType) else _parsed(kind)

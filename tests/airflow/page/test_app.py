@@ -188,6 +188,17 @@ def test_page_shows_how_a_run_was_judged_and_links_it_where_airflow_has_it(clien
             session.execute(delete(DagRun).where(DagRun.run_id == run.run_id))
 
 
+def test_page_shows_the_next_step_of_a_run_that_failed(
+    client: TestClient, past: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    error = {"type": "SinkError", "exit_code": 30, "what": "full", "state": "safe", "next": "make room"}
+    with attempt(Ledger.open(), "bad", pipeline="idle", state="failed", closed={"error": error}):
+        pass
+    shown = client.get(f"{API}/idle/run", params={"id": "bad"}).json()["error"]
+    assert (shown["what"], shown["next_step"]) == ("full", "make room")
+
+
 @pytest.mark.parametrize(("path", "what"), [("orders/run?id=none", "'none'"), ("none", "none")])
 def test_page_answers_404_for_an_unknown_run_or_pipeline(client: TestClient, path: str, what: str) -> None:
     answer = client.get(f"{API}/{path}")

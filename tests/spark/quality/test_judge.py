@@ -210,6 +210,20 @@ def test_judge_reports_a_session_that_cannot_be_had_as_an_error(court: Court, tm
             [expect("column_values_to_be_nul", column="value")],
             ["PARSE_SYNTAX_ERROR", "expect_column_values_to_be_null"],
         ),
+        (
+            {},
+            [
+                {"type": "expect_column_values_to_be_unique"},
+                expect("column_values_to_be_nul", column="value") | {"severity": "fatal"},
+                expect("column_values_to_be_unique", column="valu"),
+            ],
+            [
+                "line 1: expectation 1 (expect_column_values_to_be_unique): kwargs",
+                "'fatal'",
+                "expect_column_values_to_be_null",
+                "'valu'",
+            ],
+        ),
         ({"sink": "{delta: {path: judged, partition_by: [valu]}}"}, [], ["sink.delta.partition_by"]),
         ({"also": "[{delta: {path: copied, partition_by: [valu]}}]"}, [], ["also[0].delta.partition_by"]),
         (
