@@ -5,6 +5,7 @@ from __future__ import annotations
 from sluice.errors import QualityError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.ledger.events import Judged
 from sluice.pipeline import load
 from sluice.run.held import FAILED
 from sluice.run.verdict import causes
@@ -29,7 +30,7 @@ def main() -> None:
     runs = (found.judgement or {}).get("runs") or [args.run]
     sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
     judgement = judge.settle(ledger, session, sink, runs)
-    ledger.judged(None, pipeline.name, args.run, verdict=judgement.verdict, judgement=judgement.as_dict())
+    ledger.decide(pipeline.name, args.run, Judged(verdict=judgement.verdict, judgement=judgement.as_dict()))
     if judgement.verdict in FAILED:
         raise QualityError(
             f"run {args.run!r} of {pipeline.name!r}: verdict {judgement.verdict}: "

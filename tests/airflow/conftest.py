@@ -24,6 +24,7 @@ from tests.fixtures.airflow_tables import copy_tables
 from sluice.errors import SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag
 from sluice.ledger import Ledger
+from sluice.ledger.events import Judged, RunClosed, RunPlanned, batch_committed
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
 
 if TYPE_CHECKING:
@@ -171,7 +172,7 @@ def _record(plan: dict[str, Any], main: str, file: str, run: str, validates: boo
     judged = plan.get("verdict") and validates
 
     def judge(lease: Any) -> None:
-        ledger.judged(lease, pipeline.name, run, verdict=plan["verdict"], judgement=plan.get("judgement", {}))
+        ledger.record(lease, Judged(verdict=plan["verdict"], judgement=plan.get("judgement", {})), run_id=run)
 
     if main == "validate_sink.py":
         if judged:
@@ -179,15 +180,15 @@ def _record(plan: dict[str, Any], main: str, file: str, run: str, validates: boo
         return
     with ledger.acquire(pipeline.name, run) as lease:
         kind = {"retract.py": "retract", "reset.py": "reset"}.get(main, "live")
-        ledger.run_planned(lease, kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={})
+        ledger.record(lease, RunPlanned(kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={}))
         start = 0
         for batch, written in enumerate(plan.get("written", [])):
             part = OffsetRange(pipeline.source.config.streams[0], 0, start, start + written)
-            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[RangeAccount(part, Counts(written=written))])
+            ledger.record(lease, *batch_committed(1, batch, [RangeAccount(part, Counts(written=written))]))
             start += written
         if judged:
             judge(lease)
-        ledger.run_closed(lease, state="failed" if plan.get("code") else "done", seconds=1.5)
+        ledger.record(lease, RunClosed(state="failed" if plan.get("code") else "done", seconds=1.5))
 
 
 @pytest.fixture
@@ -208,12 +209,12 @@ def account_for(*spans: tuple[int, int], part: str = "filtered", pipeline: str =
     with ledger.acquire(pipeline, run) as lease:
         ranges = [OffsetRange(pipeline, 0, *span) for span in spans]
         recovery = "ignore_range" if part == "lost" else "replay"
-        ledger.run_planned(lease, kind="live", recovery=recovery, epoch=1, ranges=ranges, topic_ids={})
+        ledger.record(lease, RunPlanned(kind="live", recovery=recovery, epoch=1, ranges=ranges, topic_ids={}))
         for batch, found in enumerate(ranges):
             lost = [LostRange(found, "poison")] if part == "lost" else []
             accounts = [RangeAccount(found, Counts(**{part: len(found)}))]
-            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts, lost=lost)
-        ledger.run_closed(lease, state="done", seconds=1.0)
+            ledger.record(lease, *batch_committed(1, batch, accounts, lost=lost))
+        ledger.record(lease, RunClosed(state="done", seconds=1.0))
 
 
 @pytest.fixture

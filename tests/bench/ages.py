@@ -28,6 +28,7 @@ from tests.fixtures.wal import EPOCH, Made, record
 
 from sluice.cli.output import err, print_table
 from sluice.ledger import Ledger
+from sluice.ledger.events import Announced, BatchStarted, Judged, batch_committed
 from sluice_spark.runs.tables import KEEPS_HISTORY
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.iceberg import expiry
@@ -220,10 +221,14 @@ class Accounts(_Life):
         with attempt(
             ledger, f"run-{number}", *(a.range for a in accounts), state="done", closed={"seconds": 1.0}
         ) as own:
-            ledger.batch_started(own, epoch=1, batch=number, ranges=[a.range for a in accounts])
-            ledger.batch_committed(own, epoch=1, batch=number, accounts=accounts)
-            ledger.judged(own, "p", f"run-{number}", verdict="passed", judgement={})
-        ledger.announced("p", f"run-{number}", upto=ledger.unannounced("p", f"run-{number}").upto, version=None)
+            ledger.record(own, BatchStarted(epoch=1, batch=number, ranges=[a.range for a in accounts]))
+            ledger.record(own, *batch_committed(1, number, accounts))
+            ledger.record(own, Judged(verdict="passed", judgement={}), run_id=f"run-{number}")
+        ledger.decide(
+            "p",
+            f"run-{number}",
+            Announced(upto=sorted(ledger.unannounced("p", f"run-{number}").upto.items()), version=None),
+        )
         ledger.account("p", f"run-{number}")
 
     def metadata(self) -> int:

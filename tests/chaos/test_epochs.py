@@ -68,7 +68,7 @@ def following(stream: Stream) -> tuple[Stream, Stream]:
 
 def filtered(sandbox: Sandbox, *runs: str) -> tuple[int, int, int]:
     """Return how many records were late, former and filtered in runs."""
-    moved = [sandbox.ledger.windows(sandbox.name, run) for run in runs]
+    moved = [sandbox.ledger.account(sandbox.name, run).get("windows", {}) for run in runs]
     late, former = (sum(each.get(key, 0) for each in moved) for key in ("late", "former"))
     return late, former, sum(sandbox.account(run)["filtered"] for run in runs)
 
@@ -152,7 +152,7 @@ def test_updated_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size
     sandbox.run("second")
     behind = Counter(span for at, *_ in new for span in stream.spans(at) if span[0] > BEGIN + 130 * MINUTE)
     assert stream.held() == before + Counter((*span, "a", n, n) for span, n in behind.items())
-    moved = sandbox.ledger.windows(sandbox.name, "second")
+    moved = sandbox.ledger.account(sandbox.name, "second").get("windows", {})
     assert (moved["former"], moved["late"], moved["partly_late"]) == (2, 0, 1 if size == "1h" else 0)
     assert sandbox.account("second") == dict(planned=4, written=2, filtered=2, quarantined=0, absent=0, lost=0)
     assert {w["window_start"] for w in stream.state()["windows"]} == {milliseconds(start) for start, _ in behind}

@@ -57,7 +57,7 @@ def test_timers_of_a_resting_stream_fire_once(sandbox: Sandbox, recovery: str) -
     feed.put(next(feed.parts(2)), bad=True)
     sandbox.run("first", validate=True)
     sandbox.run("not yet", validate=True)
-    assert sandbox.ledger.processed(sandbox.name, "not yet") == {}
+    assert sandbox.ledger.account(sandbox.name, "not yet").get("processor", {}) == {}
     feed.assert_exact()
     left = feed.model()[1]
     assert left
@@ -74,7 +74,7 @@ def test_timers_of_a_resting_stream_fire_once(sandbox: Sandbox, recovery: str) -
     assert verdicts == {"first": "passed", "not yet": "empty", "flushes": "passed"}
     rows = feed.held()
     sandbox.run("again")
-    assert sandbox.ledger.processed(sandbox.name, "again") == {}
+    assert sandbox.ledger.account(sandbox.name, "again").get("processor", {}) == {}
     for time in (last, last + timedelta(minutes=1)):  # late, and timely
         value = {"tailnum": "N1", "dep_time": 1, "minute": 0, "time_hour": time.isoformat()}
         sandbox.produce([(0, b"", json.dumps(value).encode())])
@@ -82,7 +82,7 @@ def test_timers_of_a_resting_stream_fire_once(sandbox: Sandbox, recovery: str) -
     account = sandbox.account("goes on")
     assert (account["filtered"], account["written"]) == (1, 1)
     assert feed.held() == rows
-    assert sandbox.ledger.processed(sandbox.name, "goes on")["late"] == 1
+    assert sandbox.ledger.account(sandbox.name, "goes on").get("processor", {})["late"] == 1
     sandbox.assert_balanced()
 
 

@@ -11,7 +11,7 @@ from tests.chaos.cases import WAYS
 from tests.chaos.commands import ALL_BAD
 from tests.fixtures.runs import Sandbox
 
-from sluice.profile import NO_ROWS, Profile
+from sluice.facts.profile import NO_ROWS, Profile
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 

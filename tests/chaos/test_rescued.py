@@ -12,7 +12,7 @@ from tests.chaos.cases import WAYS
 from tests.chaos.commands import ALL_BAD, AS_NUMBER, listed
 from tests.fixtures.runs import Sandbox
 
-from sluice.rescued import Rescued
+from sluice.facts.rescued import Rescued
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -58,7 +58,8 @@ def test_rescued_fields_are_in_the_table_and_counted_by_run(
     sandbox.run("after")
     sandbox.assert_exact()
     assert kept(sandbox) == wanted(range(24), since=12)
-    counted = [sandbox.ledger.rescued(sandbox.name, run) for run in ("killed", "after")]
+    accounts = [sandbox.ledger.account(sandbox.name, run) for run in ("killed", "after")]
+    counted = [Rescued(**account.get("rescued", {})) for account in accounts]
     assert counted[0] | counted[1] == Rescued(3, {"ab": 3, "tax": 3})
     shown = " ".join(sandbox.cli("status", sandbox.name).stderr.split())
     last = next(each for each in counted[::-1] if each.records)
@@ -73,7 +74,8 @@ def test_interval_and_redrive_keep_and_count_rescued_fields(sandbox: Sandbox) ->
     sandbox.produce([(0, b"k", value, NOON) for value in odd])
     sandbox.run("live")
     configure(sandbox)
-    sandbox.run("again", interval=("2026-03-01", "2026-03-02"))
+    sandbox.run("again", interval=("2026-03-01", "2026-03-02"), kill_at="sink-committed")
+    sandbox.run("after")  # enters the interval: its commit says which fields it kept
     expected = wanted(range(12)) + Counter([(100, '{"tax":{}}')])
     assert kept(sandbox) == expected
     assert sandbox.ledger.account(sandbox.name, "again")["rescued"] == {"records": 4, "fields": {"tax": 4, "ab": 3}}

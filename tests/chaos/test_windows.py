@@ -73,7 +73,7 @@ def test_windows_of_a_resting_stream_are_flushed_once(
     stream.feed(0, 60, 6, run="first")
     before = stream.held()
     sandbox.run("not yet")
-    assert sandbox.ledger.windows(sandbox.name, "not yet") == {}
+    assert sandbox.ledger.account(sandbox.name, "not yet").get("windows", {}) == {}
     assert stream.held() == before
     stream.window = {**window, "flush": {"after": "0s"}}
     stream.configure()
@@ -84,11 +84,11 @@ def test_windows_of_a_resting_stream_are_flushed_once(
     assert state
     assert stream.held() == rows + windows.rows_of(state)
     sandbox.run("again")
-    assert sandbox.ledger.windows(sandbox.name, "again") == {}
+    assert sandbox.ledger.account(sandbox.name, "again").get("windows", {}) == {}
     at = max(record[0] for record in stream.records.values() if record is not None)
     sandbox.produce([(0, b"", windows.event(at, "a", 1))])
     sandbox.run("late")
-    assert sandbox.ledger.windows(sandbox.name, "late")["late"] == 1
+    assert sandbox.ledger.account(sandbox.name, "late").get("windows", {})["late"] == 1
     assert sandbox.account("late")["filtered"] == 1
     assert stream.held() == rows + windows.rows_of(state)
     sandbox.assert_balanced()
@@ -119,7 +119,7 @@ def test_closing_batch_that_spark_never_planned_is_planned(sandbox: Sandbox, rec
     sandbox.run("mends")
     assert stream.held(), "nothing waits, and yet windows are due"
     assert (sandbox.account("mends")["planned"], sandbox.account("mends")["written"]) == (0, 0)
-    assert sandbox.ledger.windows(sandbox.name, "mends")["rows"] == sum(stream.held().values())
+    assert sandbox.ledger.account(sandbox.name, "mends").get("windows", {})["rows"] == sum(stream.held().values())
     stream.feed(0, 170, 8)
     if recovery == "wal":
         sandbox.run("lands", kill_at="seal-recorded")

@@ -19,6 +19,7 @@ from tests.fixtures.held import Held
 from tests.fixtures.inside import MODULES, on_path
 
 from sluice.errors import ConfigError
+from sluice.facts import Duplicates, Windows
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
 from sluice.ranges import Counts, OffsetRange
@@ -222,7 +223,7 @@ def test_operator_accounts_for_each_record_and_keeps_what_is_open(
         prepared = own.prepare(let_out, f"b{number}", SPANS[number : number + 1], source)  # type: ignore[arg-type]
         own.commit(number, prepared, {}, f"b{number}")
         accounts.extend(account.counts for account in prepared.accounts)
-        notes.append(prepared.dedupe or prepared.windows)
+        notes.append((prepared.fact(Duplicates) or prepared.fact(Windows)).as_dict())
 
     stream = few.readStream.schema(RECORD_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
     query = writer.let_out(stream).writeStream.outputMode(writer.output).foreachBatch(on_batch)

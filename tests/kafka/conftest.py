@@ -15,6 +15,7 @@ from sluice.home import Home
 from sluice.lag import Backlog
 from sluice.lag.current import Known, backlog, backlogs
 from sluice.ledger import Ledger
+from sluice.ledger.events import RunClosed, RunPlanned, batch_committed
 from sluice.ledger.news import Remembered
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import Pipeline
@@ -83,12 +84,12 @@ class Line:
         ranges = [OffsetRange(self.topic, p, self.position.get(p, 0), o) for p, o in to.items()]
         with self.ledger.acquire("line", name) as lease:
             ids = {self.topic: state.topic_id}
-            self.ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=ranges, topic_ids=ids)
+            self.ledger.record(lease, RunPlanned(kind="live", recovery="replay", epoch=1, ranges=ranges, topic_ids=ids))
             if not fails:
                 self.commit(to)
                 accounts = [RangeAccount(r, Counts(written=len(r))) for r in ranges]
-                self.ledger.batch_committed(lease, epoch=1, batch=self.batch, accounts=accounts)
-            self.ledger.run_closed(lease, state="failed" if fails else "done")
+                self.ledger.record(lease, *batch_committed(1, self.batch, accounts))
+            self.ledger.record(lease, RunClosed(state="failed" if fails else "done"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.fixtures.wal import Made, record
 
 from sluice.adopt import Adoption
 from sluice.errors import ConfigError
+from sluice.ledger.events import EpochOpened, Judged, batch_committed
 from sluice.pipeline import load
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
@@ -25,7 +26,7 @@ from sluice_spark.sinks.delta.table import DeltaSink
 def place(place: Place) -> Place:
     """A pipeline that committed one batch as ``p``, and is called ``new`` in its file."""
     place.commit("r0", split(0, 3))
-    place.ledger.judged(None, "p", "r0", verdict="passed", judgement={})
+    place.ledger.decide("p", "r0", Judged(verdict="passed", judgement={}))
     note = {"app_id": "sluice:p:1", "version": 0, "run": "r0"}
     place.append(rows("r0", 0, 1, 2), place.ends, sluice=json.dumps(note))
     place.configure(pipeline="new")
@@ -105,10 +106,10 @@ def test_adopt_compares_a_stateful_log_with_the_sink_by_offsets(place: Place, ap
         log.seal(batch, [[record(o) for o in range(3 * batch, 3 * batch + 3)]])
     Checkpoint(place.home.checkpoint("p", 1)).define("window", {"size": 3600})
     with place.ledger.acquire("p", "r1") as lease:
-        place.ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
+        place.ledger.record(lease, EpochOpened(epoch=1, lineage=Route.LOG, positions=None))
         for batch in range(1, applied + 1):
             accounts = [split(3, 6)] if batch == 2 else []
-            place.ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts)
+            place.ledger.record(lease, *batch_committed(1, batch, accounts))
     place.append(rows("r1", 4), {"sluice:p:1": applied})
     if applied == 2:
         assert adopt(place) is True

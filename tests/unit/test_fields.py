@@ -10,8 +10,8 @@ from tests.fixtures.connections import SASL, SECRET, connection
 
 from sluice.connections import Connection, variable_of
 from sluice.errors import ConfigError
+from sluice.facts.rescued import NONE, Rescued
 from sluice.fields import TablePath, duration
-from sluice.rescued import NONE, Rescued
 from sluice.sources.kafka import KafkaSettings
 from sluice.text import LONGEST_RUN, instant, run_of_interval
 

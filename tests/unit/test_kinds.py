@@ -14,6 +14,7 @@ from sluice.cli import redrive as command
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.ledger.events import batch_committed
 from sluice.pipeline import Pipeline
 from sluice.pipeline.model import model_for
 from sluice.shipped import CHECKOUT
@@ -39,7 +40,7 @@ def pipeline(**keys: Any) -> Pipeline:
 def test_sink_that_cannot_be_read_back_is_judged_by_counts(tmp_path: Path) -> None:
     ledger, account = Ledger.open(f"sqlite:///{tmp_path}/ledger.db"), split(0, 10, written=4, quarantined=6)
     with attempt(ledger, "r", account.range) as lease:
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[account])
+        ledger.record(lease, *batch_committed(1, 0, [account]))
 
     def verdict(limit: str) -> str:
         spec = pipeline(sink={"blind": {"path": "out"}}, quality={"max_quarantined": limit})

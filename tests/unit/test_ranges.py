@@ -10,7 +10,7 @@ from itertools import pairwise
 
 import pytest
 
-from sluice.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
+from sluice.facts.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
 from sluice.ranges import (
     Counts,
     LostRange,

@@ -41,7 +41,8 @@ def failover(
     from sluice.launch.launcher import LocalProcess
     from sluice.launch.submit import failover as submission
     from sluice.ledger import Ledger
-    from sluice.ledger.resets import told
+    from sluice.ledger.events import PipelineReset
+    from sluice.ledger.resets import described
     from sluice.pipeline import load
     from sluice.run.failover import possible
 
@@ -63,7 +64,7 @@ def failover(
         if as_json:
             print_json(found)
         else:
-            err.print(f"{told(found)}; nothing was changed", markup=False)
+            err.print(f"{described(PipelineReset(**found))}; nothing was changed", markup=False)
         return
     with closing(spec, name):
         code = LocalProcess.start(submission(spec, name, **asked))

@@ -9,6 +9,7 @@ import typer
 
 from sluice.cli.output import err, print_json
 from sluice.errors import ConfigError
+from sluice.ledger.events import PipelineForgotten
 
 __all__ = ["forget"]
 
@@ -52,7 +53,7 @@ def forget(
         if not reason.strip():
             raise ConfigError("--reason is empty", state="nothing was changed", next_step="say why")
         with ledger.acquire(pipeline, newest[0].run) as lease:
-            ledger.forgotten_by(lease, reason)
+            ledger.record(lease, PipelineForgotten(reason=reason))
     if as_json:
         print_json({"pipeline": pipeline, "forgotten": reason is not None, "runs": runs, "stays": stays})
         return

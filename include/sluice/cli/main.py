@@ -19,11 +19,7 @@ from sluice.cli.init import init
 from sluice.cli.output import (
     COUNTS,
     err,
-    of_dedupe,
-    of_processor,
-    of_rescued,
     of_tables,
-    of_windows,
     print_json,
     print_table,
     printed,
@@ -36,6 +32,7 @@ from sluice.cli.retract import retract
 from sluice.cli.validate import validate
 from sluice.cli.verdict import verdict
 from sluice.errors import ConfigError, SluiceError
+from sluice.facts import lines
 from sluice.recovery import Recovery
 from sluice.run.verdict import headed
 
@@ -196,10 +193,7 @@ def status(
         if not rows:
             say_empty(name)
         for row in rows:
-            moved = [f"windows: {of_windows(row['windows'])}"] if "windows" in row else []
-            moved += [f"processor: {of_processor(row['processor'])}"] if "processor" in row else []
-            moved += [f"dedupe: {of_dedupe(row['dedupe'])}"] if "dedupe" in row else []
-            moved += [f"rescued: {of_rescued(row['rescued'])}"] if "rescued" in row else []
+            moved = lines(row)
             moved += [f"tables: {of_tables(row['tables'])}"] if "tables" in row else []
             moved += [f"{row['state']}: {row['error']['what']}"] if row["error"] else []
             for note in [*moved, *row["notes"], *headed(row["verdict"], row.get("reasons", []))]:

@@ -11,16 +11,10 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from sluice.text import moment
-
 __all__ = [
     "COUNTS",
     "err",
-    "of_dedupe",
-    "of_processor",
-    "of_rescued",
     "of_tables",
-    "of_windows",
     "print_json",
     "print_table",
     "printed",
@@ -93,54 +87,6 @@ def _lines(words: Sequence[str], width: int) -> list[str]:
         else:
             lines.append(word)
     return lines
-
-
-def of_windows(moved: Mapping[str, Any]) -> str:
-    """Return in words what a run did to windows: :meth:`sluice.ledger.deeds.Deeds.windows`."""
-    instead = f" in place of {moved['replaced']:,}" if "replaced" in moved else ""
-    told = f"{moved['rows']:,} windows written{instead}"
-    if moved["closed_to"]:
-        told += f"; those up to {moment(moved['closed_to'])} are closed"
-    if moved["late"] or moved["partly_late"]:
-        told += f"; {moved['late']:,} records were late"
-        told += f", {moved['partly_late']:,} more for some of their windows" if moved["partly_late"] else ""
-        # a record may have windows of before a reset, and none that the watermark has passed
-        told += f" (watermark {moment(moved['late_by'])})" if moved["late"] or moved["late_by"] else ""
-    if "former" in moved:
-        told += (
-            f"; {moved['former']:,} records were filtered, because their windows, up to {moment(moved['former_to'])}, "
-            "were begun before the reset"
-        )
-    return told
-
-
-def of_dedupe(dropped: Mapping[str, Any]) -> str:
-    """Return in words what ``dedupe`` dropped in a run: :meth:`sluice.ledger.deeds.Deeds.dedupe`."""
-    told = f"{dropped['duplicate']:,} duplicates were filtered"
-    if dropped["late"]:
-        told += f", {dropped['late']:,} records because they were late (watermark {moment(dropped['late_by'])})"
-    return told
-
-
-def of_processor(told: Mapping[str, Any]) -> str:
-    """Return in words what a run's processor did: :meth:`sluice.ledger.deeds.Deeds.processed`."""
-    said = f"{told['rows']:,} rows written"
-    if told["fired_to"]:
-        said += f"; timers up to {moment(told['fired_to'])} have fired"
-    if told["late"]:
-        said += f"; {told['late']:,} records were late (watermark {moment(told['late_by'])})"
-    if "former" in told:
-        said += (
-            f"; {told['former']:,} records were filtered, because they were late by the watermark before the reset, "
-            f"{moment(told['former_to'])}"
-        )
-    return said
-
-
-def of_rescued(found: Mapping[str, Any]) -> str:
-    """Return in words which unknown fields a run kept: :meth:`sluice.rescued.Rescued.as_dict`."""
-    fields = ", ".join(f"{name!r} ({count:,})" for name, count in found["fields"].items())
-    return f"{found['records']:,} records have fields that the schema does not have, kept in _rescued: {fields}"
 
 
 def of_tables(read: Mapping[str, Sequence[int]]) -> str:

@@ -11,7 +11,7 @@ from sluice.cli.output import err, print_json, print_table, say_empty
 from sluice.errors import ConfigError
 
 if TYPE_CHECKING:
-    from sluice.profile import ColumnProfile
+    from sluice.facts.profile import ColumnProfile
 
 __all__ = ["profile"]
 
@@ -40,8 +40,8 @@ def profile(
     run is profiled when it writes, and runs of earlier versions were not.
     """
     from sluice.cli.names import name_of
+    from sluice.facts.profile import NO_ROWS
     from sluice.ledger import Ledger
-    from sluice.profile import NO_ROWS
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)

@@ -9,21 +9,19 @@ from typing import Any
 from sluice.cli.output import (
     COUNTS,
     err,
-    of_dedupe,
-    of_processor,
-    of_rescued,
     of_tables,
-    of_windows,
     print_json,
     print_table,
 )
 from sluice.connections import Connection, find, look_up
 from sluice.errors import ExitCode, QualityError, SluiceError
+from sluice.facts import lines
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.launch.submit import Connections
 from sluice.ledger import Ledger
+from sluice.ledger.events import RunClosed
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
 from sluice.run.held import FAILED, refuse_held, settling
@@ -95,7 +93,7 @@ def closing(spec: Pipeline, run_id: str) -> Iterator[None]:
             with contextlib.suppress(SluiceError), ledger.acquire(
                 spec.name, run_id, scope=row.interval or ""
             ) as lease:  # fmt: skip
-                ledger.run_closed(lease, state="abandoned", error={"what": told}, run_id=run_id)
+                ledger.record(lease, RunClosed(state="abandoned", error={"what": told}), run_id=run_id)
         err.print(
             f"sluice: run {run_id} was {told}: what it committed stays, and the next run goes on from there",
             markup=False,
@@ -191,14 +189,8 @@ def _show(account: Mapping[str, Any], *, as_json: bool) -> None:
         print_json(account)
         return
     print_table([account], ["run", "recovery", *COUNTS, "verdict", "seconds"])
-    if moved := account.get("windows"):
-        err.print(f"windows: {of_windows(moved)}", markup=False)
-    if processed := account.get("processor"):
-        err.print(f"processor: {of_processor(processed)}", markup=False)
-    if dropped := account.get("dedupe"):
-        err.print(f"dedupe: {of_dedupe(dropped)}", markup=False)
-    if found := account.get("rescued"):
-        err.print(f"rescued: {of_rescued(found)}", markup=False)
+    for line in lines(account):
+        err.print(line, markup=False)
     if read := account.get("tables"):
         err.print(f"tables: {of_tables(read)}", markup=False)
     for note in account.get("notes", []):

@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from itertools import islice
+from operator import or_
 from typing import Any
 
 import sqlalchemy as sa
 
+from sluice.facts import FACTS, BatchFact
 from sluice.ledger import schema
 from sluice.ledger.rows import PartitionTime, StateRow
 from sluice.ledger.store import reading, spoken
 from sluice.ranges import OffsetRange, Times
-from sluice.rescued import NONE, Rescued
 
 __all__ = ["REDRIVEN", "Deeds"]
 
@@ -192,83 +193,37 @@ class Deeds:
         )
         return [dict(row["payload"]) for row in self._rows(query.order_by(table.c.id))]
 
-    def windows(self, pipeline: str, run_id: str) -> dict[str, Any]:
-        """Return what a run did to windows of event time; empty if it did nothing to any.
+    def facts(self, pipeline: str, run_id: str) -> list[BatchFact]:
+        """Return the facts that a run's account has, each of all of its batches together.
 
-        Returns
-        -------
-        dict
-            ``rows`` (windows that it wrote), ``late`` (records that were late for all of their windows; they are among
-            the filtered ones), ``partly_late`` (late for some), and in milliseconds since 1970 ``late_by`` (the latest
-            watermark by which records were late) and ``closed_to`` (all windows up to there are closed). Of an
-            interval also ``replaced``: how many windows it removed; it is missing if the driver died before it told.
-            If records were filtered whose windows an earlier epoch had begun, also ``former`` (how many) and
-            ``former_to`` (the last end of these windows).
+        Of an interval's commits only the last one counts: it replaced the others. Of a batch that was recorded again,
+        the newest event counts.
         """
-        told = [p for p in self._of_batches(pipeline, run_id, "WindowsMoved") if "operator" not in p]
-        if not told:
-            return {}
-        if told[-1]["epoch"] < REDRIVEN:  # each commit of an interval replaces the one before
-            told = told[-1:]
-        late = [p for p in told if p["late"] or p["partly_late"]]
-        former = [p for p in told if p.get("former")]
-        return {
-            "rows": sum(p["rows"] for p in told),
-            "late": _sum_of(told, "late"),
-            "partly_late": sum(p["partly_late"] for p in told),
-            "late_by": max((p["late_by"] for p in late), default=None),
-            "closed_to": max(p["closed_to"] for p in told),
-            **({"replaced": told[-1]["replaced"]} if "replaced" in told[-1] else {}),
-            **({"former": _sum_of(former, "former"), "former_to": former[-1]["former_to"]} if former else {}),
-        }
-
-    def processed(self, pipeline: str, run_id: str) -> dict[str, Any]:
-        """Return what a run's processor did; empty if the pipeline has none.
-
-        Returns
-        -------
-        dict
-            ``rows`` (that it yielded), ``late`` (records that were late; they are among the filtered ones), and in
-            milliseconds since 1970 ``late_by`` (the latest watermark by which records were late) and ``fired_to`` (all
-            timers up to there have fired). If records were filtered that were late for an earlier epoch, also
-            ``former`` (how many) and ``former_to`` (the watermark of then).
-        """
-        told = [p for p in self._of_batches(pipeline, run_id, "WindowsMoved") if "operator" in p]
-        if not told:
-            return {}
-        former = [p for p in told if p.get("former")]
-        return {
-            "rows": sum(p["rows"] for p in told),
-            "late": _sum_of(told, "late"),
-            "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
-            "fired_to": max(p["closed_to"] for p in told),
-            **({"former": _sum_of(former, "former"), "former_to": former[-1]["former_to"]} if former else {}),
-        }
+        table, batches = schema.event, schema.batch
+        kinds = {kind.event: kind for kind in FACTS if kind.accounted}
+        query = sa.select(table.c.type, table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.run == run_id, table.c.type.in_(kinds)
+        )
+        found: dict[str, dict[tuple[int, int], BatchFact]] = {}
+        for row in self._rows(query.order_by(table.c.id)):
+            key = row["payload"]["epoch"], row["payload"]["batch"]
+            found.setdefault(row["type"], {})[key] = kinds[row["type"]].from_dict(row["payload"])
+        if any(epoch < REDRIVEN for of_kind in found.values() for epoch, _ in of_kind):
+            last = sa.select(sa.func.max(batches.c.batch).label("last")).where(
+                batches.c.pipeline == pipeline, batches.c.run == run_id, batches.c.state == "committed"
+            )
+            newest = self._rows(last)[0]["last"]
+            found = {
+                name: {key: fact for key, fact in of_kind.items() if key[0] >= REDRIVEN or key[1] == newest}
+                for name, of_kind in found.items()
+            }
+        return [reduce(or_, found[name].values()) for name in kinds if found.get(name)]
 
     def window_runs(self, pipeline: str) -> set[str]:
         """Return the ids of the runs that did something to windows, also of those that read no record."""
         table = schema.event
         query = sa.select(table.c.run).where(table.c.pipeline == pipeline, table.c.type == "WindowsMoved").distinct()
         return {str(row["run"]) for row in self._rows(query)}
-
-    def dedupe(self, pipeline: str, run_id: str) -> dict[str, Any]:
-        """Return what ``dedupe`` dropped in a run; empty if it dropped nothing.
-
-        Returns
-        -------
-        dict
-            ``duplicate`` and ``late``: records, which are among the filtered ones. ``late_by``: the latest watermark by
-            which records were late, in milliseconds since 1970; None if none was.
-        """
-        found = self._of_batches(pipeline, run_id, "DuplicatesDropped")
-        told = [payload for payload in found if payload["late"] or payload["duplicates"]]
-        if not told:
-            return {}
-        return {
-            "duplicate": _sum_of(told, "duplicates"),
-            "late": _sum_of(told, "late"),
-            "late_by": max((p["late_by"] for p in told if p["late"]), default=None),
-        }
 
     def drops(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what ``dedupe`` did in each batch, oldest first: as its writer counts it, with epoch and batch."""
@@ -306,11 +261,6 @@ class Deeds:
                 return
             last = rows[-1]["id"]
 
-    def rescued(self, pipeline: str, run_id: str) -> Rescued:
-        """Return which fields of a run's records the schema does not have, if the pipeline keeps them."""
-        told = self._of_batches(pipeline, run_id, "FieldsRescued")
-        return reduce(Rescued.__or__, (Rescued(p["records"], p["fields"]) for p in told), NONE)
-
     def _of_batches(self, pipeline: str, run_id: str, kind: str) -> list[dict[str, Any]]:
         """Return the events of a kind that a run has, one per batch: of those recorded again, the newest counts."""
         table = schema.event
@@ -323,8 +273,3 @@ class Deeds:
     def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
         with spoken(), reading(self._engine) as connection:
             return connection.execute(query).mappings().all()
-
-
-def _sum_of(told: Sequence[Mapping[str, Any]], key: str) -> int:
-    """Return the sum of the counts that events have for ranges."""
-    return sum(item[-1] for payload in told for item in payload[key])

@@ -8,10 +8,10 @@ from typing import Any
 
 import sqlalchemy as sa
 
+from sluice.facts.profile import NO_ROWS, Profile
 from sluice.ledger import schema
 from sluice.ledger.queries import REDRIVEN
 from sluice.ledger.verdicts import Verdicts
-from sluice.profile import NO_ROWS, Profile
 
 __all__ = ["Profiles"]
 

@@ -65,7 +65,7 @@ class LedgerQueries(Deeds):
         table = schema.event
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "RunClosed")
         rows = self._rows(query.order_by(table.c.id.desc()).limit(_NEWEST))
-        return next((row["payload"]["engine"] for row in rows if "engine" in row["payload"]), None)
+        return next((engine for row in rows if (engine := row["payload"].get("engine"))), None)
 
     def former_names(self, pipeline: str) -> set[str]:
         """Return the former names of a pipeline; see :meth:`Ledger.adopted`."""
@@ -403,10 +403,6 @@ class LedgerQueries(Deeds):
         rows = self._rows(query.where(table.c.id > since))
         return sorted({OffsetRange(*span) for row in rows for span in row["payload"]["ranges"]})
 
-    def copies(self, pipeline: str, run_id: str) -> int:
-        """Return how many copies of records a run left out; they are among the filtered ones."""
-        return sum(p["copies"] for p in self._of_batches(pipeline, run_id, "OriginsSettled"))
-
     def standing_moves(self, pipeline: str) -> list[dict[str, Any]]:
         """Return what :meth:`window_moves` does, since a reset last took all rows out."""
         return self.window_moves(pipeline, after=(self._truncation(pipeline) or {"id": 0})["id"])
@@ -542,14 +538,10 @@ class LedgerQueries(Deeds):
             "verdict": row.verdict,
             "seconds": row.seconds,
             **({"interval": row.interval, "replaced": self._taken(pipeline, run_id)} if row.interval else {}),
-            **({"windows": windows} if (windows := self.windows(pipeline, run_id)) else {}),
-            **({"processor": processed} if (processed := self.processed(pipeline, run_id)) else {}),
             **({"retracted": self._taken_back(pipeline, run_id)} if row.kind == "retract" else {}),
             **({"reset": _reset(self.reset_by(pipeline, run_id))} if row.kind == "reset" else {}),
             **({"failover": _failover(self.reset_by(pipeline, run_id))} if row.kind == "failover" else {}),
-            **({"copies": copies} if (copies := self.copies(pipeline, run_id)) else {}),
-            **({"dedupe": dedupe} if (dedupe := self.dedupe(pipeline, run_id)) else {}),
-            **({"rescued": found.as_dict()} if (found := self.rescued(pipeline, run_id)).records else {}),
+            **{key: told for fact in self.facts(pipeline, run_id) for key, told in fact.account().items()},
             **({"tables": tables} if (tables := self.tables_read(pipeline, run_id)) else {}),
             **({"reason": row.reason} if row.reason else {}),
             **({"notes": row.notes} if row.notes else {}),

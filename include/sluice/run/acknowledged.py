@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger
+from sluice.ledger.events import LossAcknowledged
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.redriving import check_ranges
 
@@ -48,5 +49,6 @@ def acknowledge(
         chosen = [row.range for row in rows]
         chosen = overlaps(chosen, ranges) if ranges else chosen
         if chosen:
-            ledger.loss_acknowledged(lease, chosen, reason, undo=undo)
+            was, now = ("acknowledged", "open") if undo else ("open", "acknowledged")
+            ledger.record(lease, LossAcknowledged(ranges=chosen, reason=reason, was=was, now=now))
     return chosen

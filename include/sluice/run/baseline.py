@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from statistics import median
 from typing import Any
 
+from sluice.facts.profile import NO_ROWS, Profile
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline.history import History
-from sluice.profile import NO_ROWS, Profile
 from sluice.run.held import FAILED, only_late
 from sluice.text import length
 

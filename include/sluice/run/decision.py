@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger, RunRow
+from sluice.ledger.events import BatchGivenUp, NormalSet, VerdictAccepted
 from sluice.ranges import OffsetRange
 from sluice.run.held import FAILED, waiting
 from sluice.run.verdict import faults, worse
@@ -62,7 +63,7 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_norma
 
 def _begin(ledger: Ledger, pipeline: str, run_id: str, reason: str) -> None:
     if ledger.normal_since(pipeline) != (run_id, reason):
-        ledger.normal_set(pipeline, run_id, reason=reason)
+        ledger.decide(pipeline, run_id, NormalSet(reason=reason))
 
 
 def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
@@ -71,7 +72,7 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
     if batch is None:
         _refuse_given_up(ledger, pipeline, run)
         if ledger.acceptance(pipeline, run_id) is None:
-            ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason)
+            ledger.decide(pipeline, run_id, VerdictAccepted(verdict=verdict, reason=reason))
         return verdict
     _refuse_outdated(ledger, pipeline, run, batch)
     if _is_decided(ledger, pipeline, batch, "VerdictAccepted"):
@@ -80,7 +81,7 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
         batch, wrong = waiting(ledger, pipeline, run), faults(run.judgement or {})
         if batch is not None:  # else it was published meanwhile
             _refuse_outdated(ledger, pipeline, run, batch)
-        ledger.verdict_accepted(pipeline, run_id, verdict=verdict, reason=reason, batch=batch, faults=wrong)
+        ledger.decide(pipeline, run_id, VerdictAccepted(verdict=verdict, reason=reason, batch=batch, faults=wrong))
     return verdict
 
 
@@ -130,7 +131,7 @@ def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple
     with ledger.acquire(pipeline, _decision("retract")):
         batch = waiting(ledger, pipeline, ledger.known_run(pipeline, run_id))
         if batch is not None and not _is_decided(ledger, pipeline, batch, "BatchGivenUp"):
-            ledger.batch_given_up(pipeline, run_id, reason=reason, batch=batch)
+            ledger.decide(pipeline, run_id, BatchGivenUp(reason=reason, batch=batch))
         return batch
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from sluice import facts
 from sluice.ledger import Ledger
 from sluice.ranges import OffsetRange, Positions, joined, overlaps, runs_of, subtract
 from sluice.sources.state import Key
@@ -111,11 +112,10 @@ class Screened:
         """Return the copies as ranges."""
         return [r for (stream, n), at in sorted(self.copies.items()) for r in runs_of(stream, n, at.tolist())]
 
-    def as_dict(self) -> dict[str, Any] | None:
-        """Return the form of commit metadata and ledger; None if there is nothing to tell."""
-        if not self.settled and not self.copies:
-            return None
-        return {"copies": self.count, "ranges": [r.as_list() for r in self.settled]}
+    @property
+    def fact(self) -> facts.Origins:
+        """The fact of a batch of these records."""
+        return facts.Origins(self.count, [r.as_list() for r in self.settled])
 
 
 def screened(origins: Origins, settled: Settled, reading: Collection[OffsetRange]) -> Screened:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from sluice.ledger import Lease, Ledger
+from sluice.ledger.events import SegmentsCleaned
 from sluice.ranges import Positions
 from sluice.wal.log import WriteAheadLog
 from sluice.wal.removal import Cleaned
@@ -61,5 +62,5 @@ def clean(
     needed = [row.range for row in ledger.lost(lease.pipeline)]
     found = log.clean(threshold, applied=everything, needed=needed, dry_run=dry_run, thorough=thorough)
     if found.segments and not dry_run:
-        ledger.segments_cleaned(lease, {"threshold": threshold.isoformat(), **found.as_dict()})
+        ledger.record(lease, SegmentsCleaned(**{"threshold": threshold.isoformat(), **found.as_dict()}))
     return found

@@ -9,6 +9,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import ConfigError, public
 from sluice.ledger import Ledger, Unannounced
+from sluice.ledger.events import Announced
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import joined
 from sluice.run.verdict import headed
@@ -165,7 +166,7 @@ class AccountOperator(BaseOperator):
             self.log.warning("Airflow does not say that it has the event: the next run sends it again")
             return
         pipeline, news, version = self._sent
-        Ledger.open().announced(pipeline, self.run_id, upto=news.upto, version=version)
+        Ledger.open().decide(pipeline, self.run_id, Announced(upto=sorted(news.upto.items()), version=version))
         metrics.of_written(pipeline, sum(news.written.values()))
 
     def _upstream(self, context: Context) -> dict[str, str]:

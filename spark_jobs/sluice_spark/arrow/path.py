@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
+from sluice.facts.rescued import NONE, Rescued
 from sluice.ranges import OffsetRange, Times, subtract
-from sluice.rescued import NONE, Rescued
 from sluice.storage import make_folder, remove
 from sluice_spark.arrow.ahead import Ahead, Foreseen
 from sluice_spark.arrow.plan import Plan

@@ -16,8 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from sluice.decoders.config import RESCUED
+from sluice.facts.rescued import NONE, Rescued
 from sluice.ranges import OffsetRange, Times
-from sluice.rescued import NONE, Rescued
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.expectations import RowRules
 from sluice_spark.arrow.files import Files, Written

@@ -9,6 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError
+from sluice.facts import Duplicates
 from sluice.pipeline.dedupe import Dedupe
 from sluice.ranges import OffsetRange
 from sluice_spark.batch.account import ROLLED_BACK
@@ -90,15 +91,15 @@ class DedupeWriter(StatefulWriter):
         passed = {key: tally.rows for key, tally in prepared.staged.tallies.items()}
         doubled = duplicates_in({key: t.rows for key, t in seen.rows.items()}, seen.late, passed)
         gone = {key: seen.late.get(key, 0) + doubled.get(key, 0) for key in {*seen.late, *doubled}}
-        told = {
-            "duplicates": by_range(prepared, doubled),
-            "late": by_range(prepared, seen.late),
-            "late_by": self.clock.late,
-            "absorption": self.pipeline.absorption,
-            "timing": self.pipeline.timing,
-            "partitions": self.partitions(seen),
-        }
-        return replace(prepared, accounts=tuple(dropped(prepared.accounts, gone)), dedupe=told)
+        fact = Duplicates(
+            duplicates=by_range(prepared, doubled),
+            late=by_range(prepared, seen.late),
+            late_by=self.clock.late,
+            absorption=self.pipeline.absorption,
+            timing=self.pipeline.timing,
+            partitions=self.partitions(seen),
+        )
+        return replace(prepared, accounts=tuple(dropped(prepared.accounts, gone))).having(fact)
 
 
 def duplicates_in(came: Mapping[Key, int], late: Mapping[Key, int], passed: Mapping[Key, int]) -> dict[Key, int]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.pipeline.processor import Processor
-from sluice_spark.batch.stateful import Seen, StatefulWriter, by_range, dropped
+from sluice_spark.batch.stateful import Seen, StatefulWriter
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.windows import processors
 from sluice_spark.windows.checks import timed
@@ -66,20 +65,4 @@ class ProcessorWriter(StatefulWriter):
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count late records as filtered: the processor did not get them."""
-        former: dict[str, Any] = {"former_to": self.former_to} if self.former_to is not None else {}
-        former |= {"former": by_range(prepared, seen.former)} if seen.former else {}
-        told = {
-            "operator": "processor",
-            "rows": prepared.staged.rows,
-            "late": by_range(prepared, seen.late),
-            "partly_late": 0,
-            **former,
-            "latest": max(seen.latest.values(), default=None),
-            "late_by": self.clock.late,
-            "closed_to": self.clock.closing,
-            "absorption": self.pipeline.absorption,
-            "times": seen.times_of(prepared.accounts),
-            "partitions": self.partitions(seen),
-        }
-        accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
-        return replace(prepared, accounts=tuple(accounts), windows=told)
+        return self.moved(prepared, seen, former_to=self.former_to, operator="processor")

@@ -8,6 +8,7 @@ from typing import Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from sluice.facts import Windows
 from sluice.pipeline.window import END, START
 from sluice.run.checkpoint import Clock
 from sluice_spark.batch.stateful import BROKEN, Seen, dropped
@@ -85,19 +86,19 @@ class RecomputedWindows(WindowWriter):
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count the records of other windows as filtered."""
-        told = {
-            "rows": prepared.staged.rows,
-            "late": [],
-            "partly_late": 0,
-            "latest": None,
-            "late_by": 0,
-            "closed_to": self.closed,
+        fact = Windows(
+            rows=prepared.staged.rows,
+            late=[],
+            partly_late=0,
+            latest=None,
+            late_by=0,
+            closed_to=self.closed,
             # an audit makes them once more
-            "aggregation": self.pipeline.aggregation,
-            "ranges": [a.range.as_list() for a in prepared.accounts],
-        }
+            aggregation=self.pipeline.aggregation,
+            ranges=[a.range.as_list() for a in prepared.accounts],
+        )
         accounts = tuple(dropped(prepared.accounts, seen.late))
-        return replace(prepared, accounts=accounts, outside=sum(seen.late.values()), windows=told)
+        return replace(prepared, accounts=accounts, outside=sum(seen.late.values())).having(fact)
 
     def _inside_span(self) -> Column:
         return inside(self.window, *self.span)

@@ -17,10 +17,11 @@ from typing import Any, NamedTuple, Self
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from sluice.facts import Windows
+from sluice.facts.rescued import NONE, Rescued
 from sluice.faults import point
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
-from sluice.rescued import NONE, Rescued
 from sluice.run.checkpoint import Checkpoint, Clock
 from sluice_spark.batch.account import account_for, doubled
 from sluice_spark.batch.split import blamed
@@ -182,7 +183,26 @@ class StatefulWriter(BatchWriter, ABC):
             (refused,) = again(seen.bad, healthy, source)
             quarantine = self.stage_refused(refused, name, seen.bad)
             point("quarantine-staged")
-        return self.account(PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), rescued=seen.rescued), seen)
+        facts = (seen.rescued,)
+        return self.account(PreparedBatch(tuple(accounts), staged, quarantine, tuple(lost), facts=facts), seen)
+
+    def moved(self, prepared: PreparedBatch, seen: Seen, **more: Any) -> PreparedBatch:
+        """Return the batch with its :class:`~sluice.facts.Windows`; late records count as filtered."""
+        fact = Windows(
+            rows=prepared.staged.rows,
+            late=by_range(prepared, seen.late),
+            partly_late=seen.partly,
+            latest=max(seen.latest.values(), default=None),
+            late_by=self.clock.late,
+            closed_to=self.clock.closing,
+            absorption=self.pipeline.absorption,
+            times=seen.times_of(prepared.accounts),
+            partitions=self.partitions(seen),
+            former=by_range(prepared, seen.former) or None,
+            **more,
+        )
+        accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
+        return replace(prepared, accounts=tuple(accounts)).having(fact)
 
     def judged(self, records: DataFrame) -> DataFrame:
         """Return the decoded records, with the rule that their row breaks."""

@@ -10,8 +10,8 @@ from pyspark.sql import Column, DataFrame, Observation, Row
 from pyspark.sql import functions as F
 
 from sluice.decoders.config import RESCUED
+from sluice.facts.rescued import NONE, Rescued
 from sluice.ranges import OffsetRange, Times
-from sluice.rescued import NONE, Rescued
 from sluice_spark.decoders.base import DATA, RULE
 from sluice_spark.decoders.rescued import names_of
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from sluice.decoders.config import JsonDecode
 from sluice.errors import quoted
+from sluice.facts.rescued import Rescued
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.rescued import Rescued
 from sluice_spark.sources.inputs import Input, inputs_of
 
 __all__ = ["UnknownFields", "told_of"]

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from dataclasses import dataclass, field
+from typing import cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.pipeline.window import END, START, Window
-from sluice_spark.batch.stateful import Seen, StatefulWriter, by_range, dropped
+from sluice_spark.batch.stateful import Seen, StatefulWriter
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.sinks.base import Fence, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
@@ -146,24 +146,11 @@ class WindowWriter(StatefulWriter):
 
     def account(self, prepared: PreparedBatch, seen: Seen) -> PreparedBatch:
         """Count late records as filtered: no window absorbed them."""
-        # an audit needs the time also if the checkpoint is lost
-        former: dict[str, Any] = {"former_to": self.former_to} if self.former_to is not None else {}
-        former |= {"former": by_range(prepared, seen.former)} if seen.former else {}
-        told = {
-            "rows": prepared.staged.rows,
-            "late": by_range(prepared, seen.late),
-            "partly_late": seen.partly,
-            **former,
-            "latest": max(seen.latest.values(), default=None),
-            "late_by": self.clock.late,
-            "closed_to": self.clock.closing,
-            "absorption": self.pipeline.absorption,
-            "aggregation": self.pipeline.aggregation,
-            # an interval's records are found by these
-            "timing": self.pipeline.timing,
-            "times": seen.times_of(prepared.accounts),
-            "partitions": self.partitions(seen),
-            **({"absorbed": list(self.spanned)} if self.spanned is not None else {}),
-        }
-        accounts = dropped(dropped(prepared.accounts, seen.late), seen.former)
-        return replace(prepared, accounts=tuple(accounts), windows=told)
+        return self.moved(
+            prepared,
+            seen,
+            former_to=self.former_to,  # an audit needs it also if the checkpoint is lost
+            aggregation=self.pipeline.aggregation,
+            timing=self.pipeline.timing,
+            absorbed=None if self.spanned is None else list(self.spanned),
+        )

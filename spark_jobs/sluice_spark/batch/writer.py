@@ -6,18 +6,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from sluice.errors import OffsetsGoneError
+from sluice.facts import BatchFact, noted
+from sluice.facts.rescued import NONE, Rescued
 from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
-from sluice.profile import NO_ROWS, Profile
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
-from sluice.rescued import NONE, Rescued
 from sluice.run.settled import Screened
 from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
@@ -41,6 +41,8 @@ from sluice_spark.transforms.transform import Transformer, apply
 
 __all__ = ["BatchWriter", "PreparedBatch", "again"]
 
+Kind = TypeVar("Kind", bound=BatchFact)
+
 _FEW = 20
 """If a sink refuses all rows of a batch, and they are more than this, the table is wrong, and no value."""
 
@@ -55,23 +57,19 @@ class PreparedBatch:
     lost: tuple[LostRange, ...] = ()
     outside: int = 0
     """The number of records outside of the interval; the accounts count them as filtered."""
-    windows: Mapping[str, Any] | None = None
-    """What the batch did to windows, if the pipeline has any, as ``WindowWriter`` counts it."""
-    dedupe: Mapping[str, Any] | None = None
-    """Which records ``dedupe`` dropped, if the pipeline has it, as ``DedupeWriter`` counts them."""
-    rescued: Rescued = NONE
-    """The unknown fields of its records, if the pipeline keeps them."""
-    origins: Mapping[str, Any] | None = None
-    """What it settles of other clusters: :meth:`sluice.run.settled.Screened.as_dict`."""
-    profile: Profile | None = NO_ROWS
-    """What its rows look like, without values of masked columns; None if that says nothing of what is normal."""
+    facts: tuple[BatchFact, ...] = ()
+    """What it did beside that; of each kind at most one."""
     shared: Shared | None = None
     """Its rows, staged for further sinks, if the pipeline has any."""
 
-    @property
-    def profiled(self) -> dict[str, Any] | None:
-        """The profile, as commit metadata and ledger have it."""
-        return None if self.profile is None else self.profile.as_dict()
+    def fact(self, kind: type[Kind]) -> Kind | None:
+        """Return the fact of a kind; None if it has none."""
+        return next((fact for fact in self.facts if isinstance(fact, kind)), None)
+
+    def having(self, *facts: BatchFact) -> PreparedBatch:
+        """Return the batch with these facts, in place of those of the same kinds."""
+        others = [fact for fact in self.facts if type(fact) not in map(type, facts)]
+        return replace(self, facts=(*others, *facts))
 
 
 class _Written(NamedTuple):
@@ -216,7 +214,7 @@ class BatchWriter:
             found = self.screen.look(source, healthy)
             own = replace(self, screen=None, screened=found)
             prepared = own.prepare(records, name, ranges, source, lost, passed)
-            return replace(prepared, origins=found.as_dict())
+            return prepared.having(found.fact)
         arrow, root = self.arrow, self.sink.staging
         done = arrow.stage(root, name, healthy, source, self.within) if arrow is not None and root is not None else None
         if done is None:
@@ -258,9 +256,7 @@ class BatchWriter:
         if done is not None:
             done.remove_aside()
         outside = sum(written.outside.values())
-        return PreparedBatch(
-            tuple(accounts), written.staged, quarantine, tuple(lost), outside, rescued=written.rescued
-        )  # fmt: skip
+        return PreparedBatch(tuple(accounts), written.staged, quarantine, tuple(lost), outside, (written.rescued,))
 
     def _write(
         self,
@@ -375,10 +371,10 @@ class BatchWriter:
     def give_up(self, ranges: Sequence[OffsetRange], lost: Sequence[LostRange]) -> PreparedBatch:
         """Return a batch that writes nothing and counts all of its offsets as lost.
 
-        It has no profile: that somebody gave it up says nothing of how many rows are normal.
+        It has no profile: a batch that was given up does not say how many rows are normal.
         """
         accounts = [RangeAccount(item, Counts(lost=len(item))) for item in ranges]
-        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost), profile=None)
+        return PreparedBatch(tuple(accounts), NOTHING, None, tuple(lost))
 
     def explain_gaps(self, accounts: Sequence[RangeAccount], healthy: Sequence[OffsetRange], source: Records) -> None:
         """Refuse gaps unless the broker still had the range's start after the read; only then they are ``absent``.
@@ -418,10 +414,20 @@ class BatchWriter:
     def profiled(self, prepared: PreparedBatch) -> PreparedBatch:
         """Return the batch with its profile. The columns of ``quality.profiled`` are read back for it."""
         quality = self.pipeline.quality
-        return replace(
-            prepared,
-            profile=profile_of(self.sink.staging, prepared.staged, quality.measured, masked=quality.masked),
-        )
+        found = profile_of(self.sink.staging, prepared.staged, quality.measured, masked=quality.masked)
+        return prepared.having(found)
+
+    def note(self, prepared: PreparedBatch) -> dict[str, Any]:
+        """Return what the metadata of the sink's commit says of a batch: what a ledger needs to record it."""
+        return {
+            "pipeline": self.pipeline.name,
+            "run": self.run_id,
+            "accounts": [a.as_dict() for a in prepared.accounts],
+            "lost": [item.as_dict() for item in prepared.lost],
+            "refused": prepared.quarantine.folder if prepared.quarantine else None,
+            **({"tables": self.lookups.as_dict()} if self.lookups.tables else {}),
+            **noted(prepared.facts),
+        }
 
     def shared(self, spark: SparkSession, prepared: PreparedBatch, name: str) -> PreparedBatch:
         """Return the batch with its rows staged for further sinks, too; ``name`` is that of its folders."""
@@ -451,7 +457,7 @@ class BatchWriter:
         Parameters
         ----------
         note
-            The commit metadata of the sink's commit; the account and the lost ranges are added.
+            The commit metadata of the sink's commit, beside :meth:`note`.
         name
             The name of the batch's folders.
         moved
@@ -470,21 +476,7 @@ class BatchWriter:
             # checked before the sink's commit, which would otherwise be half a batch
             self.quarantine.admit(prepared.quarantine)
         point("before-sink-commit")
-        refused = prepared.quarantine.folder if prepared.quarantine else None
-        full = {
-            **note,
-            "pipeline": self.pipeline.name,
-            "run": self.run_id,
-            "accounts": [a.as_dict() for a in prepared.accounts],
-            "lost": [item.as_dict() for item in prepared.lost],
-            "refused": refused,
-            **({"windows": dict(prepared.windows)} if prepared.windows is not None else {}),
-            **({"dedupe": dict(prepared.dedupe)} if prepared.dedupe is not None else {}),
-            **({"rescued": prepared.rescued.as_dict()} if prepared.rescued.records else {}),
-            **({"tables": self.lookups.as_dict()} if self.lookups.tables else {}),
-            **({"origins": dict(prepared.origins)} if prepared.origins is not None else {}),
-            **({"profile": prepared.profiled} if prepared.profiled is not None else {}),
-        }
+        full = {**note, **self.note(prepared)}
         also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
         if not self.commit_rows(prepared.staged, batch, {**full, **also}, fence):
             # entered since this batch began, so the rows there, and their account, are another driver's

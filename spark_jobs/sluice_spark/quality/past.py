@@ -6,9 +6,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from sluice.errors import SluiceError, described
+from sluice.facts.profile import Profile
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.profile import Profile
 from sluice.run.baseline import Finding, broken_by, judge
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.judgement import Judgement

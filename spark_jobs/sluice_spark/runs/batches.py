@@ -12,6 +12,7 @@ from pyspark.sql.streaming import StreamingQuery
 from sluice.errors import ExitCode
 from sluice.faults import point
 from sluice.ledger import Lease
+from sluice.ledger.events import BatchStarted, Degraded, batch_committed
 from sluice.recovery import Route
 from sluice.sources.state import TopicState, ids_of
 from sluice_spark.batch.pace import fitting
@@ -173,7 +174,9 @@ class MicroBatches:
             writer = self.context.writer(self.spark, tables, lookups)
         with watch.phase("ledger"):
             # before any row is made of them: who repeats the batch joins the same versions
-            ledger.batch_started(self.lease, epoch=epoch, batch=number, ranges=batch.ranges, tables=lookups.as_dict())
+            ledger.record(
+                self.lease, BatchStarted(epoch=epoch, batch=number, ranges=batch.ranges, tables=lookups.as_dict())
+            )
         point("batch-started")
         self.progress.begin(number, batch.ranges)
         self.context.unknown_fields.look(batch.source, batch.ranges)
@@ -209,21 +212,11 @@ class MicroBatches:
         if sweep or self.context.recovery.ignores:
             tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with watch.phase("ledger"):
-            ledger.batch_committed(
-                self.lease,
-                epoch=epoch,
-                batch=number,
-                accounts=prepared.accounts,
-                lost=prepared.lost,
-                evolved=tables.evolved(number),
-                windows=prepared.windows,
-                dedupe=prepared.dedupe,
-                rescued=prepared.rescued.as_dict(),
-                origins=prepared.origins,
-                profile=prepared.profiled,
-            )
+            facts = [tables.evolved(number), *prepared.facts]
+            done = batch_committed(epoch, number, prepared.accounts, lost=prepared.lost, facts=facts)
+            ledger.record(self.lease, *done)
             if (found := self.context.unknown_fields.told()) is not None:
                 logger.info("%s", found)
-                ledger.degraded(self.lease, found)
+                ledger.record(self.lease, Degraded(note=found))
         point("batch-recorded")
         self.progress.end(number, batch.ranges, prepared.accounts)

@@ -9,6 +9,7 @@ from typing import Any
 from sluice.errors import LeaseHeldError
 from sluice.faults import point
 from sluice.ledger import Lease, Ledger
+from sluice.ledger.events import EpochOpened, PipelineReset
 from sluice.recovery import Route
 from sluice.run.resetting import may_hold
 from sluice_spark.batch.quarantine import SCHEMA
@@ -74,8 +75,8 @@ def open_next(ledger: Ledger, lease: Lease, tables: Tables, note: Mapping[str, A
     to = note[HANDOVER]
     if RESET not in note:
         positions = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in to["positions"].items()}
-        ledger.epoch_opened(
-            lease, epoch=to["epoch"], route=Route(to["lineage"]), positions=positions, run_id=note["run"]
+        ledger.record(
+            lease, EpochOpened(epoch=to["epoch"], lineage=Route(to["lineage"]), positions=positions), run_id=note["run"]
         )
         return
     told = note[RESET]
@@ -83,7 +84,7 @@ def open_next(ledger: Ledger, lease: Lease, tables: Tables, note: Mapping[str, A
         _empty_quarantine(ledger, lease, tables, note)
         point("quarantine-emptied")
     removed = sum(count for *_, count in note.get("replaced") or ())
-    ledger.reset(lease, {**told, "removed": removed}, run_id=note["run"])
+    ledger.record(lease, PipelineReset(**{**told, "removed": removed}), run_id=note["run"])
 
 
 def _empty_quarantine(ledger: Ledger, lease: Lease, tables: Tables, note: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from sluice.decoders.registry import ask
 from sluice.faults import point
 from sluice.home import Home
 from sluice.ledger import Epoch, Lease, Ledger
+from sluice.ledger.events import Degraded
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
 from sluice.run.settled import settled_of
@@ -91,7 +92,7 @@ class RunContext:
 
     @property
     def engine(self) -> str | None:
-        """What processed the records, as :meth:`~sluice.ledger.Ledger.run_closed` has it."""
+        """What processed the records, as :class:`~sluice.ledger.events.RunClosed` has it."""
         if any(path is None or not path.works for path in self.paths):
             return "spark"
         return "arrow" if any(path is not None and path.used for path in self.paths) else None
@@ -108,7 +109,7 @@ class RunContext:
         def tell(shortfall: str) -> None:
             if shortfall not in told:
                 logger.warning("strategy %s continues as replay: %s", self.recovery, shortfall)
-                self.ledger.degraded(lease, f"{self.recovery} continued as replay: {shortfall}")
+                self.ledger.record(lease, Degraded(note=f"{self.recovery} continued as replay: {shortfall}"))
             told.add(shortfall)
 
         return tell

@@ -10,9 +10,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import QualityError
+from sluice.facts import Profile
 from sluice.faults import point
 from sluice.fields import TAKES_AWAY
 from sluice.ledger import Lease, Ledger
+from sluice.ledger.events import Judged
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
 from sluice.run.decision import decided
@@ -119,7 +121,9 @@ class Gate:
 
         deletes = self.pipeline.decode.deletes
         judgement = self.judge.inspect(rows, rows().count() if deletes else staged.rows, counts)
-        judgement = with_past(judgement, self.pipeline, self.ledger, [self.run_id], prepared.profile, of=["parts"])
+        judgement = with_past(
+            judgement, self.pipeline, self.ledger, [self.run_id], prepared.fact(Profile), of=["parts"]
+        )
         if judgement.verdict in FAILED:
             if judgement.error is not None or any(result.exception for result in judgement.results):
                 ask_engine(spark)
@@ -132,7 +136,7 @@ class Gate:
                 return
             waits = {} if batch is None else {"waits": list(batch)}
             told |= waits
-            self.ledger.judged(lease, self.pipeline.name, self.run_id, verdict=judgement.verdict, judgement=told)
+            self.ledger.record(lease, Judged(verdict=judgement.verdict, judgement=told), run_id=self.run_id)
             point("judged")
             raise self._refused(judgement, batch, more)
         self._judgements.append(judgement)

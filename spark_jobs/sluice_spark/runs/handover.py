@@ -11,6 +11,7 @@ from pyspark.sql.types import StructType
 from sluice.errors import SluiceError
 from sluice.faults import point
 from sluice.ledger import Epoch
+from sluice.ledger.events import EpochOpened
 from sluice.ranges import Positions
 from sluice.recovery import Route
 from sluice.run.preflight import check as preflight
@@ -80,7 +81,7 @@ class HandOver:
             )
         point("epoch-closed")
         seal_off(tables, note)
-        context.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=positions)
+        context.ledger.record(lease, EpochOpened(epoch=target.number, lineage=target.route, positions=positions))
         point("epoch-opened")
         logger.info(
             "epoch %d (%s) was closed; epoch %d (%s) starts at its positions",

@@ -15,8 +15,10 @@ from sluice.errors import (
     OffsetsGoneError,
     SluiceError,
 )
+from sluice.facts import Windows
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
+from sluice.ledger.events import BatchStarted, Degraded, batch_committed
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
@@ -194,7 +196,7 @@ class IntervalRun(Run):
             )
         text = f"{what}this run counts them as lost, and rows of them stay as they were: {describe(gone)}"
         logger.warning("%s", text)
-        self.ledger.degraded(lease, text)
+        self.ledger.record(lease, Degraded(note=text))
         return left
 
     def _tables(self, number: int) -> Tables:
@@ -264,7 +266,7 @@ class IntervalRun(Run):
             notes.append(f"read from the write-ahead log, because Kafka no longer has them: {describe(log)}")
         for note in notes:
             logger.warning("%s", note)
-            self.ledger.degraded(lease, note)
+            self.ledger.record(lease, Degraded(note=note))
 
     # --- replacing -------------------------------------------------------------------------------------------------
 
@@ -285,8 +287,9 @@ class IntervalRun(Run):
         writer = self._writer(spark, tables, self.context.lookups(tables, batch, own=True))
         name = tables.batch_name(batch)
         with self.context.watch.phase("ledger"):
-            self.ledger.batch_started(
-                lease, epoch=tables.epoch.number, batch=batch, ranges=ranges, tables=writer.lookups.as_dict()
+            self.ledger.record(
+                lease,
+                BatchStarted(epoch=tables.epoch.number, batch=batch, ranges=ranges, tables=writer.lookups.as_dict()),
             )
         point("batch-started")
         said = set[str]()
@@ -295,7 +298,7 @@ class IntervalRun(Run):
             if text not in said:
                 said.add(text)
                 logger.warning("%s", text)
-                self.ledger.degraded(lease, text)
+                self.ledger.record(lease, Degraded(note=text))
 
         while True:
             with self.context.watch.phase("batches"), watched(spark, str(self.interval)):
@@ -319,17 +322,11 @@ class IntervalRun(Run):
                 if prepared.quarantine:
                     tables.quarantine.admit(prepared.quarantine)
                 point("before-sink-commit")
-                note = {
-                    "pipeline": self.pipeline.name,
-                    "run": self.context.run_id,
-                    "interval": self.interval.key,
-                    "accounts": [a.as_dict() for a in prepared.accounts],
-                    "slice": [r.as_list() for r in leaving.refused.ranges],
-                    "refused": prepared.quarantine.folder if prepared.quarantine else None,
-                    "profile": prepared.profiled,
-                    **({"windows": {**prepared.windows, **leaving.told}} if prepared.windows is not None else {}),
-                    **({"tables": writer.lookups.as_dict()} if writer.lookups.tables else {}),
-                }
+                windows = prepared.fact(Windows)
+                if windows is not None:
+                    prepared = prepared.having(replace(windows, **leaving.told))
+                gone = [r.as_list() for r in leaving.refused.ranges]
+                note = {**writer.note(prepared), "interval": self.interval.key, "slice": gone}
                 also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
                 try:
                     taken = tables.replacing().replace(
@@ -358,27 +355,16 @@ class IntervalRun(Run):
             point("quarantine-committed")
             if prepared.shared is not None:
                 tables.further.commit(prepared.shared, batch, note, name, leaving.rows)
-        windows = prepared.windows
-        if windows is not None:
-            windows = {**windows, **leaving.told, "replaced": left}
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with self.context.watch.phase("ledger"):
-            self.ledger.batch_committed(
-                lease,
-                epoch=tables.epoch.number,
-                batch=batch,
-                accounts=prepared.accounts,
-                replaced=replaced_in(
-                    prepared.accounts,
-                    taken,
-                    moved,
-                    None if windows is None else written_before(self.ledger, self.pipeline.name),
-                ),
-                evolved=tables.evolved(batch),
-                windows=windows,
-                rescued=prepared.rescued.as_dict(),
-                profile=prepared.profiled,
-            )
+            windows, found, before = prepared.fact(Windows), prepared, None
+            if windows is not None:
+                found = prepared.having(replace(windows, replaced=left))
+                before = written_before(self.ledger, self.pipeline.name)
+            replaced = replaced_in(found.accounts, taken, moved, before)
+            facts = [tables.evolved(batch), *found.facts]
+            done = batch_committed(tables.epoch.number, batch, found.accounts, facts=facts, replaced=replaced)
+            self.ledger.record(lease, *done)
         point("batch-recorded")
         logger.info("%s: %d rows replaced by %d", self.interval, left, prepared.staged.rows)
 

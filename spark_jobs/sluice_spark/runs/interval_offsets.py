@@ -17,6 +17,7 @@ from sluice.errors import (
     TopicRecreatedError,
 )
 from sluice.ledger import IntervalRow, Lease
+from sluice.ledger.events import TimesFound
 from sluice.ranges import OffsetRange, Positions, Times, describe, joined, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
@@ -178,7 +179,7 @@ class IntervalOffsets:
                 next_step="run again. Raise the topic's retention to prevent this",
                 ranges=gone,
             )
-        self.context.ledger.times_found(lease, found)
+        self.context.ledger.record(lease, TimesFound(times=found))
         return found
 
     def _held_outside(self, reached: Positions, resolved: Resolved) -> list[OffsetRange]:

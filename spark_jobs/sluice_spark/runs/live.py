@@ -19,6 +19,7 @@ from sluice.errors import (
 )
 from sluice.faults import point
 from sluice.ledger import Epoch, Lease
+from sluice.ledger.events import Degraded, EpochOpened
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
 from sluice.run.held import holder, refuse_held
@@ -118,7 +119,9 @@ class LiveRun(Run):
             target = Epoch(target.number, target.route, self._beginning(states))
         if target.number == tables.epoch.number and target != tables.epoch:
             # nothing was planned in this epoch yet: change its route or set its start in place
-            self.ledger.epoch_opened(lease, epoch=target.number, route=target.route, positions=target.positions)
+            self.ledger.record(
+                lease, EpochOpened(epoch=target.number, lineage=target.route, positions=target.positions)
+            )
             tables = self.context.tables(target)
         if busy:
             batches = self._batches(lease, check, states, positions, sum(map(len, ranges)))
@@ -194,7 +197,7 @@ class LiveRun(Run):
             return
         if positions is None and not self.pipeline.source.kind.notes_start:
             epoch = Epoch(epoch.number, epoch.route, self._beginning(states))
-            self.ledger.epoch_opened(lease, epoch=epoch.number, route=epoch.route, positions=epoch.positions)
+            self.ledger.record(lease, EpochOpened(epoch=epoch.number, lineage=epoch.route, positions=epoch.positions))
             tables = self.context.tables(epoch)
         logger.warning("%s: records are landed in the write-ahead log but not applied", unreadable.what)
         batches = self._batches(lease, check, states, positions, sum(map(len, ranges)))
@@ -238,7 +241,7 @@ class LiveRun(Run):
         note = never_read(expected, begun)
         if note is not None:
             logger.warning("%s", note)
-            self.ledger.degraded(lease, note)
+            self.ledger.record(lease, Degraded(note=note))
 
     def _look(self, check: SourceCheck, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
         try:

@@ -17,6 +17,7 @@ from sluice.errors import (
     TopicRecreatedError,
 )
 from sluice.faults import point
+from sluice.ledger.events import SegmentSealed
 from sluice.recovery import Recovery
 from sluice.storage import is_url
 from sluice_spark.arrow.path import ArrowCopies
@@ -151,7 +152,7 @@ class LogRoute:
                 lease.verify()
                 landing.seal(number, landed)
                 segments = [s.as_dict() for s in landed.segments]
-                ledger.segment_sealed(lease, epoch=tables.epoch.number, batch=number, segments=segments)
+                ledger.record(lease, SegmentSealed.of(tables.epoch.number, number, segments))
                 point("seal-recorded")
                 sealed.append(Sealed(number, landed.ranges, landed.segments))
                 applier.put(sealed[-1])

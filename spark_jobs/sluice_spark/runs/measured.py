@@ -16,6 +16,7 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 
 from sluice.errors import SluiceError
 from sluice.ledger import Lease, Ledger
+from sluice.ledger.events import Degraded, StateMeasured
 from sluice.pipeline import Pipeline
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
@@ -90,12 +91,15 @@ def measure(
     except (OSError, SluiceError, PySparkException) as error:  # what the run wrote is whole
         logger.warning("the state could not be measured: %s", error)
         return
-    told = {"epoch": epoch, "batch": batch, "watermark": watermark, "bytes": size, **counted, "operators": operators}
-    ledger.state_measured(lease, told)
+    measured = StateMeasured(
+        epoch=epoch, batch=batch, watermark=watermark, bytes=size, operators=operators,
+        keys=counted["keys"], windows=counted["windows"],
+    )  # fmt: skip
+    ledger.record(lease, measured)
     wrong = warning(ledger, pipeline)
     if wrong is not None:
         logger.warning("%s", wrong)
-        ledger.degraded(lease, wrong)
+        ledger.record(lease, Degraded(note=wrong))
 
 
 def _counted(

@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 from sluice.errors import OffsetsGoneError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.ledger import Ledger
+from sluice.ledger.events import Degraded
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, Positions, describe, subtract
 from sluice.run.checkpoint import Checkpoint, Clock
@@ -117,7 +118,7 @@ class Rebuilding:
         point("records-gathered")
         records, spanned = self._told(transfer)
         note = f"the state of epoch {number} is made anew, of {records:,} records that earlier runs read"
-        context.ledger.degraded(lease, note)
+        context.ledger.record(lease, Degraded(note=note))
         writer = replace(self.writer, spanned=spanned, latest=needed.latest)
         self._make(transfer, replace(writer, afresh=needed.begun) if isinstance(writer, WindowWriter) else writer)
         lease.verify()
@@ -172,7 +173,7 @@ class Rebuilding:
                 "were not before: what is open is without them, and their account stays as it was"
             )
             logger.warning("%s", note)
-            context.ledger.degraded(self.batches.lease, note)
+            context.ledger.record(self.batches.lease, Degraded(note=note))
 
     def _wanted(self, records: DataFrame, needed: Kept) -> DataFrame:
         """Return the rows whose records the state is made of, with their places."""
@@ -196,7 +197,7 @@ class Rebuilding:
                 f"{missing:,} rows have left the sink since they were written: their keys are not remembered any more"
             )
             logger.warning("%s", note)
-            self.batches.context.ledger.degraded(self.batches.lease, note)
+            self.batches.context.ledger.record(self.batches.lease, Degraded(note=note))
         return rows.where(until > needed.watermark * 1000).join(there, places, "left_semi")
 
     def _told(self, transfer: Transfer) -> tuple[int, tuple[int, int] | None]:

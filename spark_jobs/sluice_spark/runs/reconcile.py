@@ -16,8 +16,10 @@ import numpy as np
 from sluice.audit.books import Books
 from sluice.delta.names import interval_app_id
 from sluice.errors import CheckpointError, LeaseHeldError, SinkError, begin_again
+from sluice.facts import facts_in
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, IntervalRow, Lease, Ledger, RunRow
+from sluice.ledger.events import Degraded, Redriven, RunClosed, SegmentSealed, batch_committed, rows_retracted
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, describe, ranges_between, runs_of, subtract
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
@@ -246,19 +248,10 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
         tables.further.finish(note, tables.batch_name(note["version"]), gone, leave=leave)
         tables.sweep(note["version"])
         taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
-        ledger.batch_committed(
-            lease,
-            epoch=number,
-            batch=note["version"],
-            accounts=accounts,
-            replaced=replaced_in(
-                accounts, taken, aside, None if windows is None else written_before(ledger, lease.pipeline)
-            ),
-            evolved=note.get("evolved") or (),
-            profile=note.get("profile"),
-            windows=windows,
-            run_id=note["run"],
-        )
+        before = None if windows is None else written_before(ledger, lease.pipeline)
+        replaced = replaced_in(accounts, taken, aside, before)
+        done = batch_committed(number, note["version"], accounts, facts=facts_in(note), replaced=replaced)
+        ledger.record(lease, *done, run_id=note["run"])
         logger.info("reconciled: run %s replaced %s; recorded in the ledger", note["run"], note["interval"])
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if row.interval == lease.scope])
 
@@ -327,7 +320,9 @@ def _open(ledger: Ledger, lease: Lease) -> list[RunRow]:
 
 def _abandon(ledger: Ledger, lease: Lease, rows: Sequence[RunRow]) -> None:
     for row in rows:
-        ledger.run_closed(lease, state="abandoned", run_id=row.run, error={"what": "its driver died or was fenced"})
+        ledger.record(
+            lease, RunClosed(state="abandoned", error={"what": "its driver died or was fenced"}), run_id=row.run
+        )
         logger.info("run %s was never closed: its driver died. Its committed batches stay", row.run)
 
 
@@ -413,9 +408,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         moved = [OffsetRange(p["topic"], p["partition"], *span) for p in note["moved"] for span in p["ranges"]]
         tables.further.take_out(Slice(moved), version, note, tables.batch_name(version))
         tables.sweep(version)
-        ledger.retracted(
-            lease, epoch=tables.epoch.number, batch=version, moved=note["moved"], reason=note["reason"], run_id=run
-        )
+        ledger.record(lease, *rows_retracted(tables.epoch.number, version, note["moved"], note["reason"]), run_id=run)
         logger.info("reconciled: run %s retracted rows; recorded in the ledger", run)
         return
     accounts = [RangeAccount.from_dict(a) for a in note["accounts"]]
@@ -428,22 +421,9 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         accounts, lost = _quarantined(ledger, lease, tables, note, accounts, lost, forgo=forgo)
     tables.further.finish(note, tables.batch_name(version), leave=leave)
     tables.sweep(version)
-    ledger.batch_committed(
-        lease,
-        epoch=tables.epoch.number,
-        batch=version,
-        accounts=accounts,
-        lost=lost,
-        redriven=note.get("of"),
-        source=note.get("source"),
-        evolved=note.get("evolved") or (),
-        windows=note.get("windows"),
-        dedupe=note.get("dedupe"),
-        rescued=note.get("rescued"),
-        origins=note.get("origins"),
-        profile=note.get("profile"),
-        run_id=run,
-    )
+    redriven = Redriven(of=note["of"], source=note.get("source") or {}) if note.get("of") else None
+    done = batch_committed(tables.epoch.number, version, accounts, lost=lost, facts=facts_in(note), redriven=redriven)
+    ledger.record(lease, *done, run_id=run)
     logger.info("reconciled: batch %d of run %s is in the sink; recorded in the ledger", version, run)
 
 
@@ -496,7 +476,7 @@ def _refused(
             f"{describe(a.range for a in accounts if a.counts.quarantined)}"
         )
         logger.warning("%s", told)
-        ledger.degraded(lease, told, run_id=note["run"])
+        ledger.record(lease, Degraded(note=told), run_id=note["run"])
     return staged
 
 
@@ -537,8 +517,8 @@ def _of(offsets: Any, span: OffsetRange) -> Any:
 def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:
     upto = ledger.last_sealed(lease.pipeline, tables.epoch.number)
     for note in _notes(tables.log_table, upto, max(upto, tables.log_table.version())):
-        ledger.segment_sealed(
-            lease, epoch=tables.epoch.number, batch=note["version"], segments=note["segments"], run_id=note["run"]
+        ledger.record(
+            lease, SegmentSealed.of(tables.epoch.number, note["version"], note["segments"]), run_id=note["run"]
         )
         logger.info("reconciled: batch %d of run %s is in the write-ahead log", note["version"], note["run"])
 

@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, SluiceError
+from sluice.facts.rescued import NONE, Rescued
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease, Ledger
+from sluice.ledger.events import BatchStarted, Redriven, batch_committed
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
-from sluice.rescued import NONE, Rescued
 from sluice.run.locate import Located, locate
 from sluice.run.redriving import check_ranges, possible, states_for
 from sluice.sources.kafka.cluster import TopicState
@@ -181,7 +182,9 @@ class RedriveRun(Run):
                 return
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
-        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
+        self.ledger.record(
+            lease, BatchStarted(epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
+        )
         point("batch-started")
         try:
             with watched(self.context.open_session(), f"redriving {sum(map(len, ranges)):,} offsets"):
@@ -217,7 +220,7 @@ class RedriveRun(Run):
             own = replace(writer, screen=None)
             prepared = self._prepare(own, name, rest, source) if rest else PreparedBatch((), NOTHING)
             aside = [RangeAccount(r, Counts(filtered=len(r))) for r in copies]
-            return replace(prepared, accounts=(*prepared.accounts, *aside), origins=found.as_dict())
+            return replace(prepared, accounts=(*prepared.accounts, *aside)).having(found.fact)
         try:
             records = writer.judged(source.read(ranges))
             came = _offsets(records)
@@ -240,7 +243,7 @@ class RedriveRun(Run):
                 next_step="run the same command again: it redrives what is left",
                 ranges=gone,
             )
-        return PreparedBatch(tuple(accounts), staged, quarantine, rescued=self._rescued(records))
+        return PreparedBatch(tuple(accounts), staged, quarantine, facts=(self._rescued(records),))
 
     def _rescued(self, decoded: DataFrame) -> Rescued:
         return rescued_in(decoded) if self.pipeline.decode.rescues else NONE
@@ -283,18 +286,9 @@ class RedriveRun(Run):
         lease.verify()
         writer.commit(batch, prepared, {"of": of, "source": dict(source)}, name, moved=moved, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
-        self.ledger.batch_committed(
-            lease,
-            epoch=REDRIVEN,
-            batch=batch,
-            accounts=prepared.accounts,
-            redriven=of,
-            source=source,
-            evolved=tables.evolved(batch),
-            rescued=prepared.rescued.as_dict(),
-            origins=prepared.origins,
-            profile=prepared.profiled,
-        )
+        facts = [tables.evolved(batch), *prepared.facts]
+        done = batch_committed(REDRIVEN, batch, prepared.accounts, facts=facts, redriven=Redriven(of=of, source=source))
+        self.ledger.record(lease, *done)
         point("batch-recorded")
         counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()
         split = ", ".join(f"{n:,} {k}" for k, n in counts.items() if n and k != "planned")
@@ -356,7 +350,9 @@ class RedriveRun(Run):
         batch = tables.sink.version() + 1
         name = tables.batch_name(batch)
         ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
-        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
+        self.ledger.record(
+            lease, BatchStarted(epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
+        )
         point("batch-started")
         origin = {"kind": "quarantine"}
         if self.dropping:
@@ -368,7 +364,7 @@ class RedriveRun(Run):
             if writer.opaque:
                 writer.compare_metadata(staged, good)
             accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
-            prepared = PreparedBatch(tuple(accounts), staged, rescued=self._rescued(good))
+            prepared = PreparedBatch(tuple(accounts), staged, facts=(self._rescued(good),))
         emptying.verify()
         try:
             self._commit(

@@ -10,7 +10,8 @@ from typing import Any, ClassVar, cast
 from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
-from sluice.ledger.resets import told as telling
+from sluice.ledger.events import PipelineReset
+from sluice.ledger.resets import described
 from sluice.ranges import Positions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
@@ -335,7 +336,8 @@ class ResetRun(Run):
         replaced = [[*key, count] for key, count in removed.items()]
         open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})
         point("epoch-opened")
-        logger.info("epoch %d was closed; %s", tables.epoch.number, telling(told | {"removed": sum(removed.values())}))
+        done = PipelineReset(**{**told, "removed": sum(removed.values())})
+        logger.info("epoch %d was closed; %s", tables.epoch.number, described(done))
 
     def _empty(
         self, lease: Lease, tables: Tables, sink: ReplaceableSink, schema: Any, number: int, note: dict[str, Any]

@@ -11,6 +11,7 @@ import numpy as np
 from sluice.errors import ConfigError, SinkError
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
+from sluice.ledger.events import BatchStarted, Degraded, rows_retracted
 from sluice.ranges import OffsetRange
 from sluice.run.retraction import Part, possible, standing, taken
 from sluice_spark.engine.logs import logger
@@ -90,7 +91,7 @@ class RetractRun(Run):
         gone = Slice(spans)
         found = {key: len(offsets) for key, offsets in sink.held(gone).items()}
         self._say(lease, sum(part.written for part in parts) - sum(found.values()))
-        self.ledger.batch_started(lease, epoch=REDRIVEN, batch=batch, ranges=spans)
+        self.ledger.record(lease, BatchStarted(epoch=REDRIVEN, batch=batch, ranges=spans))
         point("batch-started")
         moved = [part.as_dict() for part in parts]
         note = {
@@ -119,7 +120,7 @@ class RetractRun(Run):
         point("sink-committed")
         tables.further.take_out(gone, batch, note, name)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
-        self.ledger.retracted(lease, epoch=REDRIVEN, batch=batch, moved=moved, reason=reason)
+        self.ledger.record(lease, *rows_retracted(REDRIVEN, batch, moved, reason))
         point("batch-recorded")
         logger.info("retracted: %d rows' offsets; %d offsets are open now", sum(found.values()), sum(map(len, spans)))
 
@@ -132,7 +133,7 @@ class RetractRun(Run):
             "are open now, too, and a redrive writes them again: sluice acknowledge closes what must not come back"
         )
         logger.warning("%s", note)
-        self.ledger.degraded(lease, note)
+        self.ledger.record(lease, Degraded(note=note))
 
     def _parts(self, tables: Tables) -> list[Part]:
         """Return what is to be taken from which account."""

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, cast
 
 from sluice.errors import ConfigError, HeldError, LeaseHeldError, SluiceError, described
+from sluice.facts import Windows
 from sluice.faults import point
 from sluice.ledger import Lease, Ledger
+from sluice.ledger.events import Degraded, Judged, RunClosed, RunPlanned
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.sources.state import TopicState, joined_ids, leaders
@@ -88,12 +90,14 @@ class Run(ABC):
                 )
                 self._close_failed(lease, unknown, time.monotonic() - began)
                 raise
-            self.ledger.run_closed(
+            self.ledger.record(
                 lease,
-                state="done",
-                seconds=round(time.monotonic() - began, 3),
-                verdict=verdict,
-                engine=self.context.engine,
+                RunClosed(
+                    state="done",
+                    seconds=round(time.monotonic() - began, 3),
+                    verdict=verdict,
+                    engine=self.context.engine,
+                ),
             )
         logger.info("seconds: %s (query holds ledger, batches and commits)", self.context.watch)
         return self.ledger.account(name, self.context.run_id)
@@ -143,21 +147,24 @@ class Run(ABC):
         self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int, **more: Any
     ) -> None:
         known = self.ledger.topic_ids(self.pipeline.name)
-        self.ledger.run_planned(
+        self.ledger.record(
             lease,
-            kind=self.kind,
-            recovery=self.context.recovery.value,
-            epoch=epoch,
-            ranges=ranges,
-            topic_ids=joined_ids(known, states),
-            leaders=self._leaders(states),
-            reason=self.context.reason,
-            gated=self.context.gate.judge is not None,
-            **more,
+            RunPlanned(
+                kind=self.kind,
+                recovery=self.context.recovery.value,
+                epoch=epoch,
+                ranges=ranges,
+                topic_ids=joined_ids(known, states),
+                token=lease.token,
+                leaders=self._leaders(states),
+                reason=self.context.reason,
+                gated=self.context.gate.judge is not None,
+                **more,
+            ),
         )
         self._planned = True
         for found in self._found:
-            self.ledger.degraded(lease, found)
+            self.ledger.record(lease, Degraded(note=found))
         point("run-planned")
         # what a retraction or a redrive of the quarantine takes has other offsets than those of the source
         to_read = f": {sum(map(len, ranges))} offsets to read" if ranges or self.kind == "live" else ""
@@ -171,7 +178,6 @@ class Run(ABC):
         return list((known | {(t, p): (t, p, epoch, end) for t, p, epoch, end in leaders(states)}).values())
 
     def _judge(self, lease: Lease, sink: Sink) -> str | None:
-        name = self.pipeline.name
         with self.context.watch.phase("judging"):
             runs = self._to_judge()
             if not any(self._did(run) for run in runs):
@@ -179,7 +185,7 @@ class Run(ABC):
                 verdict, told = (
                     ("empty", {}) if idle is None else (idle.verdict, idle.as_dict() if idle.history else {})
                 )
-                self.ledger.judged(lease, name, self.context.run_id, verdict=verdict, judgement=told)
+                self.ledger.record(lease, Judged(verdict=verdict, judgement=told), run_id=self.context.run_id)
                 logger.info("no new records: verdict %s", verdict)
                 return verdict
             if self.context.judge is None:
@@ -194,7 +200,7 @@ class Run(ABC):
     def _did(self, run: str) -> bool:
         """Return whether a run read records, or let out what earlier runs had read."""
         ledger, name = self.ledger, self.pipeline.name
-        return bool(ledger.accounts(name, run) or ledger.windows(name, run) or ledger.processed(name, run))
+        return bool(ledger.accounts(name, run) or any(isinstance(f, Windows) for f in ledger.facts(name, run)))
 
     def _judgement(self, lease: Lease, judge: Judge, sink: ReadableSink, runs: Sequence[str]) -> Judgement:
         """Judge runs, the last of which is this one, and record it; return the verdict of this one."""
@@ -205,13 +211,13 @@ class Run(ABC):
         behind = judge.settle(self.ledger, self.context.open_session, sink, rest) if rest else None
         if behind is not None:
             for run in rest:
-                self.ledger.judged(lease, name, run, verdict=behind.verdict, judgement=behind.as_dict())
+                self.ledger.record(lease, Judged(verdict=behind.verdict, judgement=behind.as_dict()), run_id=run)
         if whole is None:
             return cast(Judgement, behind)
         if behind is not None:
             whole = whole.after(behind)
         for run in gated:
-            self.ledger.judged(lease, name, run, verdict=whole.verdict, judgement=whole.as_dict())
+            self.ledger.record(lease, Judged(verdict=whole.verdict, judgement=whole.as_dict()), run_id=run)
         return whole
 
     def _to_judge(self) -> list[str]:
@@ -229,14 +235,14 @@ class Run(ABC):
             if not self._planned and known is not None and known.verdict not in (None, "empty"):
                 # an attempt on record would take the verdict away, and with it what the verdict holds
                 logger.warning("run %s keeps its verdict %s", known.run, known.verdict)
-                self.ledger.run_closed(lease, state="failed", error=report)
+                self.ledger.record(lease, RunClosed(state="failed", error=report))
                 return
             if not self._planned and not self.ledger.runs(self.pipeline.name, limit=1):
                 return  # a first run that was refused makes no pipeline
             if not self._planned:
                 self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)
-            self.ledger.run_closed(
-                lease, state="failed", seconds=round(seconds, 3), error=report, engine=self.context.engine
+            self.ledger.record(
+                lease, RunClosed(state="failed", seconds=round(seconds, 3), error=report, engine=self.context.engine)
             )
         except SluiceError as second:
             logger.warning("the failure could not be recorded in the ledger: %s", second.what)

@@ -7,6 +7,7 @@ from typing import cast
 
 from sluice.delta.names import app_id, interval_app_id, quarantine_app_id
 from sluice.errors import ConfigError, SinkError
+from sluice.facts import ChangedColumns
 from sluice.home import Home
 from sluice.ledger import REDRIVEN, Epoch
 from sluice.pipeline import Pipeline
@@ -164,9 +165,9 @@ class Tables:
             )
         return sink
 
-    def evolved(self, batch: int) -> list[dict[str, str]]:
-        """Return the columns that the commit of a batch added to the sink, for the ledger."""
-        return cast(EvolvingSink, self.sink).evolved(batch) if self.kind.evolves else []
+    def evolved(self, batch: int) -> ChangedColumns:
+        """Return the columns that the commit of a batch added to the sink."""
+        return ChangedColumns(cast(EvolvingSink, self.sink).evolved(batch) if self.kind.evolves else ())
 
     def position(self) -> Positions | None:
         """Return the position of the stream; None before the first batch."""

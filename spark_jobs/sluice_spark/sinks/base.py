@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluice.errors import CheckpointError, LeaseHeldError, SinkError
+from sluice.facts.profile import ColumnProfile
 from sluice.fields import TAKES_AWAY
-from sluice.profile import ColumnProfile
 
 __all__ = [
     "MOST",

@@ -11,7 +11,9 @@ from airflow.sdk import DAG
 from deltalake import write_deltalake
 from tests.airflow.conftest import FakeSpark, states
 
+from sluice.facts import ChangedColumns
 from sluice.ledger import Ledger
+from sluice.ledger.events import RunClosed, RunPlanned, batch_committed
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice_airflow.operators import account as module
 
@@ -24,10 +26,10 @@ TAX = {"column": "tax", "type": "bigint"}
 def committed_by(run: str, start: int, end: int, batch: int) -> None:
     ledger = Ledger.open()
     with ledger.acquire("flights", run) as lease:
-        ledger.run_planned(lease, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})
+        ledger.record(lease, RunPlanned(kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}))
         part = RangeAccount(OffsetRange("flights", 0, start, end), Counts(written=end - start))
-        ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[part], evolved=[TAX])
-        ledger.run_closed(lease, state="failed", verdict=None)
+        ledger.record(lease, *batch_committed(1, batch, [part], facts=[ChangedColumns.from_dict([TAX])]))
+        ledger.record(lease, RunClosed(state="failed", verdict=None))
 
 
 @pytest.mark.long

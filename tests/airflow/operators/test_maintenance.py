@@ -17,6 +17,7 @@ from tests.fixtures.deltas import aged, marked
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SourceUnreachableError
 from sluice.home import Home
 from sluice.ledger import Ledger, UnknownRunError
+from sluice.ledger.events import Judged
 from sluice_airflow.operators.accept import AcceptOperator
 from sluice_airflow.operators.acknowledge import AcknowledgeOperator
 from sluice_airflow.operators.adopt import AdoptOperator
@@ -155,7 +156,7 @@ def test_repair_operator_refuses_or_skips_without_spark_and_without_a_change(
     account_for((0, 5), (7, 9), part="lost")
     account_for((10, 12), run="another")
     account_for((12, 14), run="waited")  # its batch waited, and was published by another run
-    ledger.judged(None, "p", "waited", verdict="failed", judgement={"reasons": ["x"], "waits": [1, 0]})
+    ledger.decide("p", "waited", Judged(verdict="failed", judgement={"reasons": ["x"], "waits": [1, 0]}))
     before = {name: ledger.events(name) for name in ("p", "old")}
     with pytest.raises(error) as caught:
         make(kind, **more).execute(context())
@@ -229,7 +230,7 @@ def test_dag_adopts_a_pipeline_and_acknowledges_its_losses_by_templates(
 @pytest.mark.parametrize("new_normal", [False, True])
 def test_accept_operator_accepts_once(make: Any, context: Any, new_normal: bool) -> None:
     account_for((0, 5))
-    Ledger.open().judged(None, "p", "live", verdict="failed", judgement={})
+    Ledger.open().decide("p", "live", Judged(verdict="failed", judgement={}))
     for _ in range(2):
         assert make(AcceptOperator, new_normal=new_normal).execute(context()) == {"run": "live", "verdict": "failed"}
     assert Ledger.open().acceptance("p", "live") == "known gap"

@@ -17,6 +17,7 @@ from tests.fixtures.ledgers import attempt
 from tests.fixtures.showcase import LOSS
 
 from sluice.ledger import Ledger
+from sluice.ledger.events import Judged
 from sluice.run.decision import accept
 from sluice_airflow.page import readings
 from sluice_airflow.page.app import app
@@ -141,7 +142,7 @@ def test_page_shows_a_failed_verdict_until_it_is_settled_though_later_runs_find_
     ledger = Ledger.open()
     for run, verdict in (("bad", "failed"), ("nothing", "empty")):
         with attempt(ledger, run, pipeline="idle", state="done") as lease:
-            ledger.judged(lease, "idle", run, verdict=verdict, judgement={})
+            ledger.record(lease, Judged(verdict=verdict, judgement={}), run_id=run)
 
     def shown() -> tuple[str, str | None]:
         listed = {p["name"]: p for p in client.get(API).json()}["idle"]

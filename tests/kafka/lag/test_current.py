@@ -15,6 +15,7 @@ from sluice.connections import Connection
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, Status
 from sluice.lag.current import backlog, waiting
+from sluice.ledger.events import Judged
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import Pipeline
 
@@ -105,7 +106,7 @@ def test_lag_status_of_failed_growing_held_and_rewound_runs(line: Callable[..., 
         p.run(f"bad{n}", fails=True)
     assert p.look().verdict is Status.STUCK
     p.run("judged", {0: 13})
-    p.ledger.judged(None, "line", "judged", verdict="failed", judgement={})
+    p.ledger.decide("line", "judged", Judged(verdict="failed", judgement={}))
     keys = p.spec().model_dump(include={"name", "source", "decode", "sink"}, by_alias=True, exclude_unset=True)
 
     def look(recovery: str) -> Backlog:

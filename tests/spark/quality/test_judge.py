@@ -15,6 +15,7 @@ import validate_spec
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.ledger.events import RunPlanned, batch_committed
 from sluice.pipeline import load
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.run.verdict import faults
@@ -147,14 +148,11 @@ def _ledger(folder: Path, run: str, interval: int = 0, **counts: int) -> Ledger:
     ledger = Ledger.open(f"sqlite:///{folder}/ledger.db")
     with ledger.acquire("judged", run) as lease:
         account = RangeAccount(OffsetRange("t", 0, 0, sum(counts.values())), Counts(**counts))
-        ledger.run_planned(
-            lease, kind="live", recovery="replay", epoch=1 - 2 * bool(interval), ranges=[account.range],
-            topic_ids={"t": "i"}, interval="2013-01-01T00:00:00Z/2013-01-02T00:00:00Z" if interval else None,
-        )  # fmt: skip
-        ledger.batch_committed(
-            lease, epoch=1 - 2 * bool(interval), batch=0, accounts=[account],
-            replaced={account.range: (interval, 0)} if interval else None,
-        )  # fmt: skip
+        epoch, key = (-1, "2013-01-01T00:00:00Z/2013-01-02T00:00:00Z") if interval else (1, None)
+        known: Any = {"kind": "live", "recovery": "replay", "topic_ids": {"t": "i"}, "interval": key}
+        replaced = {account.range: (interval, 0)} if interval else None
+        ledger.record(lease, RunPlanned(epoch=epoch, ranges=[account.range], **known))
+        ledger.record(lease, *batch_committed(epoch, 0, [account], replaced=replaced))
     return ledger
 
 

@@ -19,6 +19,8 @@ from tests.fixtures.golden import Golden
 
 from sluice.audit import audit, deep, deep_audit, snapshot
 from sluice.errors import SinkError
+from sluice.facts import Windows
+from sluice.ledger.events import SegmentSealed
 from sluice.pipeline import load
 from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
@@ -113,8 +115,8 @@ def test_deep_audit_proves_rows_aggregate_by_run(place: Place) -> None:
 def test_deep_audit_knows_a_run_that_only_closed_windows(place: Place) -> None:
     place.configure(rows="aggregate")
     place.commit("a", split(0, 5))
-    closing = {"rows": 1, "late": [], "partly_late": 0, "latest": None, "late_by": None, "closed_to": 900}
-    place.commit("flush", windows=closing)
+    closing: Any = {"rows": 1, "late": [], "partly_late": 0, "latest": None, "late_by": None, "closed_to": 900}
+    place.commit("flush", facts=[Windows(**closing)])
     place.sink = [(None, None, None, "a"), (None, None, None, "flush")]
     assert place.found() == []
 
@@ -172,7 +174,7 @@ def logged(story: Place) -> Place:
     sealed = CommitProperties(app_transactions=[Transaction("sluice:p:2:log", 0, None)])
     table.create_write_transaction(added, "append", table.schema(), commit_properties=sealed)
     with story.ledger.acquire("p", "b") as lease:
-        story.ledger.segment_sealed(lease, epoch=2, batch=0, segments=[s.as_dict() for s in segments])
+        story.ledger.record(lease, SegmentSealed.of(2, 0, [s.as_dict() for s in segments]))
     story.write()
     return story
 

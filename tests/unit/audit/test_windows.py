@@ -10,6 +10,7 @@ from tests.fixtures.golden import Golden
 
 from sluice.audit.windows import EVER, Plan, Verdict, cannot
 from sluice.audit.windows import told as findings
+from sluice.ledger.events import BatchStarted
 from sluice.pipeline import Pipeline, load
 
 HOUR = 3_600_000
@@ -109,7 +110,7 @@ def test_window_audit_recomputes_a_batch_with_its_versions_of_joined_tables(plac
     with place.ledger.acquire("p", "live") as lease:
         for version in (3, 4):  # a driver died in between
             pins = {"c": {"path": "c", "version": version}}
-            place.ledger.batch_started(lease, epoch=1, batch=0, ranges=[span(0, 4)], tables=pins)
+            place.ledger.record(lease, BatchStarted(epoch=1, batch=0, ranges=[span(0, 4)], tables=pins))
     first = move(spec, 1, 0, 0, 4, 3)
     plan = planned(place, spec, first)
     assert plan.joined == {"1:0": {"c": {"path": "c", "version": 4}}}

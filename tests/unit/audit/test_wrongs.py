@@ -15,11 +15,12 @@ from tests.fixtures.ledgers import attempt
 from sluice.audit import audit, deep, sieve
 from sluice.audit.cover import Cover
 from sluice.ledger import REDRIVEN, Ledger, schema
+from sluice.ledger.events import Redriven, batch_committed
 from sluice.ranges import RangeAccount
 
 
 def redrive(story: Place, run: str, *accounts: RangeAccount, of: str) -> None:
-    story.commit(run, *accounts, epoch=REDRIVEN, redriven=of)
+    story.commit(run, *accounts, epoch=REDRIVEN, redriven=Redriven(of=of))
 
 
 IN_THE_LEDGER: dict[str, Callable[[Place], Any]] = {
@@ -71,15 +72,15 @@ def test_audit_takes_a_record_that_an_interval_refuses_again_and_that_is_dropped
     day, new = "2026-01-01T00:00:00Z/2026-01-02T00:00:00Z", split(0, 10, written=8, quarantined=2)
     with attempt(place.ledger, "i", scope=day, kind="interval", epoch=-1, interval=day) as lease:
         assert place.ledger.interval_resolved(lease, day, ranges=[new.range], whole=True, topic_ids={}) == 1
-        place.ledger.batch_committed(lease, epoch=-1, batch=0, accounts=[new], replaced={new.range: (8, 0)})
+        place.ledger.record(lease, *batch_committed(-1, 0, [new], replaced={new.range: (8, 0)}))
     redrive(place, "again", dropped, of="quarantined")
     assert audit(place.ledger, "p").problems == []
 
 
 def test_audit_counts_redriven_offsets_as_their_last_outcome(place: Place) -> None:
     place.commit("a", split(0, 100, lost=100), lost=[lost(0, 100)])
-    place.commit("b", split(0, 60, written=40, quarantined=20), epoch=REDRIVEN, redriven="lost")
-    place.commit("c", split(30, 35, filtered=5), split(36, 37), epoch=REDRIVEN, redriven="quarantined")
+    place.commit("b", split(0, 60, written=40, quarantined=20), epoch=REDRIVEN, redriven=Redriven(of="lost"))
+    place.commit("c", split(30, 35, filtered=5), split(36, 37), epoch=REDRIVEN, redriven=Redriven(of="quarantined"))
     report = audit(place.ledger, "p")
     assert report.problems == []
     assert report.partitions == [
@@ -94,7 +95,7 @@ def test_audit_is_the_same_on_each_database(ledger_url: str) -> None:
         for batch, accounts in enumerate(
             ([split(0, 5), split(0, 5, 1), split(2, 5, 2)], [split(6, 9), split(4, 9, 1), split(5, 9, 2)])
         ):
-            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=accounts)
+            ledger.record(lease, *batch_committed(1, batch, accounts))
     report = audit(ledger, "p")
     assert report.problems == [
         "a gap between t-0 [0, 5) and t-0 [6, 9)", "an overlap between t-1 [0, 5) and t-1 [4, 9)",

@@ -12,7 +12,10 @@ from sluice.audit import audit
 from sluice.cli.reset import _show
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Ledger
-from sluice.ledger.resets import told as noted
+from sluice.ledger.events import Judged, LossAcknowledged, PipelineReset, Redriven
+from sluice.ledger.resets import described
+from sluice.recovery import Route
+from sluice.run.resetting import Reset
 from sluice.run.retraction import wanted
 from sluice.sources.kafka.config import KafkaSource
 
@@ -90,8 +93,10 @@ def test_acknowledge_can_be_undone(story: Place, sluice: Sluice) -> None:
 def test_acknowledge_gives_way_to_a_redrive_that_is_recorded_late(place: Place) -> None:
     place.commit("r", split(0, 4, lost=4), lost=[lost(0, 4)])
     with place.ledger.acquire("p", "r") as lease:
-        place.ledger.loss_acknowledged(lease, [span(0, 4)], "too soon")
-    place.commit("late", split(1, 3), epoch=REDRIVEN, redriven="lost")
+        place.ledger.record(
+            lease, LossAcknowledged(ranges=[span(0, 4)], reason="too soon", was="open", now="acknowledged")
+        )
+    place.commit("late", split(1, 3), epoch=REDRIVEN, redriven=Redriven(of="lost"))
     assert states(place.ledger) == {"acknowledged": [(0, 1), (3, 4)], "redriven": [(1, 3)]}
     assert audit(place.ledger, "p").balanced
 
@@ -111,7 +116,7 @@ def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(story: Plac
     epoch = story.ledger.epoch("p").number
     with story.ledger.acquire("p", run) as lease:
         waits = {"reasons": ["x"], "waits": [epoch, 99]}
-        story.ledger.judged(lease, "p", run, verdict="failed", judgement=waits)
+        story.ledger.record(lease, Judged(verdict="failed", judgement=waits), run_id=run)
     asked = ("retract", str(story.file), run, "--reason", "x")
     for _ in range(2):
         assert sluice(*asked, "--dry-run").exit_code == 0
@@ -153,5 +158,5 @@ def test_reset_dry_run_shows_positions_and_records_that_do_not_come_back(
     rows = [line.split() for line in printed.out.splitlines() if line.startswith("t ")]
     assert rows == [["t", "9", "3", "3"], ["t", "10", "7", "0"]]
     golden("reset", printed.out + printed.err)
-    recorded = {"positions": {"t": {"0": 5}}, "truncated": True, "skipped": [], "notes": [], "epoch": 2, "reason": "x"}
-    golden("reset", "\n".join(noted({**recorded, "removed": removed}) for removed in (0, 7)))
+    resets = [Reset(2, Route.DIRECT, {"t": {0: 5}}, (), True, (), {}, "x", removed=removed) for removed in (0, 7)]
+    golden("reset", "\n".join(described(PipelineReset(**reset.as_dict())) for reset in resets))

@@ -31,6 +31,8 @@ from sluice.cli import output
 from sluice.cli.main import app
 from sluice.cli.state import _check_batch, _panes, _show_rows, _wanted
 from sluice.errors import ConfigError, ExitCode
+from sluice.facts import lines
+from sluice.ledger.events import Judged
 from sluice.pipeline.quality import Quality
 from sluice.ranges import Counts
 from sluice.run.checkpoint import Checkpoint
@@ -148,7 +150,7 @@ def test_status_shows_why_runs_failed(place: Place, sluice: Sluice, golden: Gold
     found = tuple(excesses(Quality(), Counts(quarantined=5)))
     judgement = Judgement("s", 0, excesses=found, wrote=False)
     with attempt(place.ledger, "r", span(0, 1)) as lease:
-        place.ledger.judged(lease, "p", "r", verdict=judgement.verdict, judgement=judgement.as_dict())
+        place.ledger.record(lease, Judged(verdict=judgement.verdict, judgement=judgement.as_dict()), run_id="r")
     with attempt(place.ledger, "s", state="failed", closed={"error": {"what": "no broker answers"}}):
         pass
     assert [why.removesuffix(WARNS) for why in place.ledger.account("p", "r")["reasons"]] == [str(e) for e in found]
@@ -164,9 +166,9 @@ def test_status_shows_windows_and_dedupe_with_the_watermark(golden: Golden) -> N
         {"former": 2, "former_to": 3_600_000},
     ]  # fmt: skip
     dropped = {"duplicate": 1200, "late": 0, "late_by": None}
-    said = [output.of_windows({**moved, **keys}) for keys in more]
-    said += [output.of_dedupe({**dropped, **keys}) for keys in ({}, {"late": 3, "late_by": 0})]
-    golden("status", "\n".join(said))
+    accounts = [{"windows": {**moved, **keys}} for keys in more]
+    accounts += [{"dedupe": {**dropped, **keys}} for keys in ({}, {"late": 3, "late_by": 0})]
+    golden("status", "\n".join(line for account in accounts for line in lines(account)))
 
 
 COLUMNS = ["pipeline", "run", "state", *output.COUNTS, "verdict"]

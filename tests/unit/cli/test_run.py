@@ -18,6 +18,7 @@ from sluice.cli import preview
 from sluice.cli import run as drive
 from sluice.cli.validate_spec import judges
 from sluice.errors import ExitCode
+from sluice.ledger.events import Judged, RunClosed
 from sluice.pipeline import load
 from sluice.pipeline.suite import UNASKED
 
@@ -33,10 +34,10 @@ def test_run_that_failed_has_the_account_of_its_own_attempt(
 
     assert account("never planned", 30) is None
     place.commit("r", split(0, 4))
-    ledger.judged(None, "p", "r", verdict="passed", judgement={})
+    ledger.decide("p", "r", Judged(verdict="passed", judgement={}))
     assert account("r", 40) is None, "an attempt that never began"
     with ledger.acquire("p", "r") as lease:
-        ledger.run_closed(lease, state="failed", error={"exit_code": 20, "what": "no broker answers"})
+        ledger.record(lease, RunClosed(state="failed", error={"exit_code": 20, "what": "no broker answers"}))
     found = account("r", 20)
     assert (found["run"], found["planned"], found["written"], found["verdict"]) == ("r", 4, 4, "passed")
     assert found["error"] == {"exit_code": 20, "what": "no broker answers"}

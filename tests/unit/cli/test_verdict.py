@@ -11,10 +11,11 @@ from tests.fixtures.ledgers import attempt
 from tests.unit.cli.conftest import Sluice
 
 from sluice.errors import ConfigError, ExitCode, HeldError
+from sluice.facts.profile import NO_ROWS, ColumnProfile, Profile
 from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.launch.submit import SparkSubmit
 from sluice.ledger import UnknownRunError
-from sluice.profile import NO_ROWS, ColumnProfile, Profile
+from sluice.ledger.events import Judged
 from sluice.run.baseline import Check, Finding
 
 JUDGEMENT: dict[str, Any] = {
@@ -36,7 +37,7 @@ JUDGEMENT: dict[str, Any] = {
 def judged(place: Place) -> Place:
     """Run ``a`` failed; run ``b``, the newest, has no verdict."""
     place.commit("a", split(0, 5))
-    place.ledger.judged(None, "p", "a", verdict="failed", judgement=JUDGEMENT)
+    place.ledger.decide("p", "a", Judged(verdict="failed", judgement=JUDGEMENT))
     place.commit("b", split(5, 9))
     return place
 
@@ -60,7 +61,7 @@ def test_verdict_shows_a_history_and_its_unjudged_figures(judged: Place, sluice:
     unknown = {"history.mean(tax)": "3 accepted runs have it, and 10 are needed"}
     history = Finding(20, 10, tuple(checks), unknown).as_dict()
     excess = {"limit": "history.nulls(amount)", "verdict": "warned", "why": checks[0].why}
-    judged.ledger.judged(None, "p", "a", verdict="warned", judgement={"excesses": [excess], "history": history})
+    judged.ledger.decide("p", "a", Judged(verdict="warned", judgement={"excesses": [excess], "history": history}))
     assert sluice("verdict", "p", "a").exit_code == 0
     sluice.recorded("verdict")
 
@@ -100,7 +101,7 @@ def test_validate_ends_with_the_code_of_the_new_verdict(
 
     def judge(submission: SparkSubmit) -> int:
         started.append(submission.argv())
-        held.ledger.judged(None, "p", "a", verdict=verdict, judgement={})
+        held.ledger.decide("p", "a", Judged(verdict=verdict, judgement={}))
         return int(ExitCode.DONE if verdict == "passed" else ExitCode.QUALITY_FAILED)
 
     monkeypatch.setattr(LocalProcess, "start", staticmethod(judge))
@@ -111,7 +112,7 @@ def test_validate_ends_with_the_code_of_the_new_verdict(
 
 def test_validate_refuses_unknown_runs_and_batches_that_wait(held: Place, sluice: Sluice, spark: None) -> None:
     assert isinstance(sluice("validate", str(held.file), "b").error, UnknownRunError)
-    held.ledger.judged(None, "p", "a", verdict="failed", judgement={"waits": [1, 1]})
+    held.ledger.decide("p", "a", Judged(verdict="failed", judgement={"waits": [1, 1]}))
     assert isinstance(sluice("validate", str(held.file), "a").error, ConfigError)
     sluice.recorded("validate")
 
@@ -152,7 +153,7 @@ def test_accept_ends_the_hold(held: Place, sluice: Sluice) -> None:
 
 def test_accept_says_that_a_waiting_batch_is_published_next(held: Place, sluice: Sluice) -> None:
     judgement = {"reasons": ["id: 3 unexpected"], "waits": [1, 7]}
-    held.ledger.judged(None, "p", "a", verdict="failed", judgement=judgement)
+    held.ledger.decide("p", "a", Judged(verdict="failed", judgement=judgement))
     assert "batch 7" in sluice("accept", "p", "a", "--reason", "fine").stderr
     sluice.recorded("accept")
 
@@ -174,24 +175,24 @@ def test_status_does_not_name_a_retraction_that_the_sink_refuses(held: Place, sl
 
 
 def test_accept_refuses_a_verdict_that_did_not_fail(held: Place, sluice: Sluice) -> None:
-    held.ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    held.ledger.decide("p", "a", Judged(verdict="passed", judgement={}))
     assert sluice("accept", "p", "a", "--reason", "x").exit_code == ExitCode.CONFIG
     sluice.recorded("accept")
 
 
-def profile(rows: int, nulls: int) -> dict[str, Any]:
+def profile(rows: int, nulls: int) -> Profile:
     amount = ColumnProfile(rows, nulls, "decimal", "-1.00", "99.50", 10.0 * rows, rows - nulls)
     at = ColumnProfile(rows, 0, "time", "2026-01-01T00:00:00.000000Z", "2026-01-02T00:00:00.123456Z")
     name = ColumnProfile(rows, 0, sketch=(1, 2, 3))
-    return Profile(rows, {"amount": amount, "placed_at": at, "name": name}).as_dict()
+    return Profile(rows, {"amount": amount, "placed_at": at, "name": name})
 
 
 @pytest.fixture
 def profiled(place: Place) -> Place:
     place.commit("old", split(0, 5))
-    place.commit("a", split(5, 9), profile=profile(4, 1))
-    place.commit("b", split(9, 13), profile=profile(4, 0))
-    place.commit("c", split(13, 20, filtered=7), profile=NO_ROWS.as_dict())
+    place.commit("a", split(5, 9), facts=[profile(4, 1)])
+    place.commit("b", split(9, 13), facts=[profile(4, 0)])
+    place.commit("c", split(13, 20, filtered=7), facts=[NO_ROWS])
     return place
 
 

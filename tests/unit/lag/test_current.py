@@ -12,6 +12,7 @@ from tests.fixtures.ledgers import attempt
 from sluice.errors import SourceUnreachableError
 from sluice.lag.current import _history, backlog
 from sluice.ledger import REDRIVEN
+from sluice.ledger.events import Judged, PipelineReset
 from sluice.pipeline import load
 from sluice.recovery import Route
 from sluice.run.decision import accept, give_up
@@ -24,13 +25,13 @@ def fails(place: Place, code: int) -> None:
     """Record a failed run; one of a batch that is not published is judged, as by the gate."""
     with attempt(place.ledger, "r", state="failed", closed={"error": {"exit_code": code}}) as lease:
         if code == 50:
-            place.ledger.judged(lease, "p", "r", verdict="failed", judgement=WAITS)
+            place.ledger.record(lease, Judged(verdict="failed", judgement=WAITS), run_id="r")
 
 
 def resets(place: Place) -> None:
     reset = Reset(2, Route.DIRECT, {"t": {0: 5}}, (), False, (), {}, "recreated")
     with attempt(place.ledger, "reset", kind="reset", state="done") as lease:
-        place.ledger.reset(lease, reset.as_dict())
+        place.ledger.record(lease, PipelineReset(**reset.as_dict()))
 
 
 @pytest.mark.parametrize(

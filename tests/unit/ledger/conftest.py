@@ -11,6 +11,7 @@ from tests.fixtures.books import lost, span, split
 from tests.fixtures.ledgers import attempt
 
 from sluice.ledger import Lease, Ledger, schema
+from sluice.ledger.events import BatchStarted, Degraded, Judged, batch_committed
 from sluice.ranges import RangeAccount
 
 __all__ = ["NASTY", "commit", "derived", "played", "run", "span", "split"]
@@ -33,9 +34,12 @@ def each_ledger(ledger_url: str) -> Ledger:
     return Ledger.open(ledger_url)
 
 
-def commit(ledger: Ledger, lease: Lease, batch: int, *accounts: RangeAccount, epoch: int = 1, **more: Any) -> None:
-    ledger.batch_started(lease, epoch=epoch, batch=batch, ranges=[a.range for a in accounts])
-    ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=accounts, **more)
+def commit(
+    ledger: Ledger, lease: Lease, batch: int, *accounts: RangeAccount, epoch: int = 1, run_id: str | None = None,
+    **more: Any,
+) -> None:  # fmt: skip
+    ledger.record(lease, BatchStarted(epoch=epoch, batch=batch, ranges=[a.range for a in accounts]))
+    ledger.record(lease, *batch_committed(epoch, batch, accounts, **more), run_id=run_id)
 
 
 def run(
@@ -49,9 +53,9 @@ def run(
     with attempt(ledger, name, *ranges, epoch=epoch, state=state, closed=closed, **more) as lease:
         for number, accounts in enumerate(parts, first):
             lacks = [lost(a.range.start, a.range.start + gone) for a in accounts if gone]
-            ledger.batch_committed(lease, epoch=epoch, batch=number, accounts=accounts, lost=lacks)
+            ledger.record(lease, *batch_committed(epoch, number, accounts, lost=lacks))
         if verdict:
-            ledger.judged(lease, "p", name, verdict=verdict, judgement={})
+            ledger.record(lease, Judged(verdict=verdict, judgement={}), run_id=name)
 
 
 def derived(ledger: Ledger) -> dict[str, list[dict[str, Any]]]:
@@ -68,4 +72,4 @@ NASTY = "a\0b\ud800c\udcffd"
 def played(ledger: Ledger, name: str, reason: str | None = None) -> None:
     error = {"what": NASTY, "frames": [NASTY, (NASTY,)]}
     with attempt(ledger, name, reason=reason, state="failed", closed={"error": error}) as lease:
-        ledger.degraded(lease, f"a note {NASTY}")
+        ledger.record(lease, Degraded(note=f"a note {NASTY}"))

@@ -20,6 +20,7 @@ from tests.fixtures.ledgers import attempt
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import Holder, Lease, Ledger, schema
+from sluice.ledger.events import BatchStarted, Judged, RunClosed, RunPlanned, batch_committed
 from sluice.ledger.lease import TTL
 
 DRIVER = """
@@ -127,11 +128,11 @@ def test_fenced_driver_writes_nothing(each_ledger: Ledger) -> None:
     with pytest.raises(LeaseHeldError, match="'new'"):
         fenced.verify()
     for write in (
-        lambda: ledger.run_planned(fenced, kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}),
-        lambda: ledger.batch_started(fenced, epoch=1, batch=0, ranges=[]),
-        lambda: ledger.batch_committed(fenced, epoch=1, batch=0, accounts=[]),
-        lambda: ledger.judged(fenced, "p", "old", verdict="passed", judgement={}),
-        lambda: ledger.run_closed(fenced, state="done"),
+        lambda: ledger.record(fenced, RunPlanned(kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})),
+        lambda: ledger.record(fenced, BatchStarted(epoch=1, batch=0, ranges=[])),
+        lambda: ledger.record(fenced, *batch_committed(1, 0, [])),
+        lambda: ledger.record(fenced, Judged(verdict="passed", judgement={}), run_id="old"),
+        lambda: ledger.record(fenced, RunClosed(state="done")),
     ):
         with pytest.raises(LeaseHeldError):
             write()

@@ -12,9 +12,25 @@ from tests.unit.ledger.conftest import NASTY, commit, derived, played, run, span
 
 from sluice.audit import audit
 from sluice.errors import ConfigError
+from sluice.facts import ChangedColumns, Duplicates, Windows
 from sluice.ledger import REDRIVEN, Epoch, Ledger, schema
+from sluice.ledger.events import (
+    BatchStarted,
+    Degraded,
+    EpochOpened,
+    Judged,
+    PipelineReset,
+    Redriven,
+    RunClosed,
+    RunPlanned,
+    SegmentsCleaned,
+    SegmentSealed,
+    TimesFound,
+    batch_committed,
+)
 from sluice.ranges import Times
 from sluice.recovery import Route
+from sluice.run.resetting import Reset
 from sluice.text import LONGEST_RUN, run_of_interval
 
 CLOSING = {"rows": 4, "late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}
@@ -27,7 +43,7 @@ def test_ledger_records_a_run_as_events_and_in_tables(each_ledger: Ledger) -> No
         assert ledger.known_run("p", "r1").state == "open"
         commit(ledger, lease, 0, split(0, 6, written=3, filtered=1, quarantined=1, absent=1), split(0, 2, 1))
         commit(ledger, lease, 1, split(6, 10))
-        ledger.judged(lease, "p", "r1", verdict="passed", judgement={"rows": 7, "names": ["ä", None]})
+        ledger.record(lease, Judged(verdict="passed", judgement={"rows": 7, "names": ["ä", None]}), run_id="r1")
     assert [e["type"] for e in ledger.events("p")] == [
         "RunPlanned", "BatchStarted", "BatchCommitted", "BatchStarted", "BatchCommitted", "Judged", "RunClosed",
     ]  # fmt: skip
@@ -72,7 +88,7 @@ def test_ledger_notes_added_columns_with_the_run_that_wrote_them(ledger: Ledger)
     run(ledger, "dead", state=None)
     with attempt(ledger, "heir") as lease:
         for _ in range(2):  # a fact may be recorded again after a crash
-            commit(ledger, lease, 0, split(0, 4), evolved=[tax, city], run_id="dead")
+            commit(ledger, lease, 0, split(0, 4), facts=[ChangedColumns([tax, city])], run_id="dead")
         commit(ledger, lease, 1, split(4, 8))
     assert ledger.account("p", "dead")["notes"] == ["columns added to the sink: tax bigint, at.city string"]
     assert "notes" not in ledger.account("p", "heir")
@@ -83,7 +99,10 @@ def test_ledger_notes_added_columns_with_the_run_that_wrote_them(ledger: Ledger)
 def test_ledger_counts_windows_of_a_batch_once(ledger: Ledger) -> None:
     def batch(name: str, number: int, *accounts: Any, epoch: int = 1, scope: str = "", **windows: Any) -> None:
         with ledger.acquire("p", name, scope=scope) as lease:
-            ledger.batch_committed(lease, epoch=epoch, batch=number, accounts=accounts, windows=windows)
+            ledger.record(lease, *batch_committed(epoch, number, accounts, facts=[Windows.from_dict(windows)]))
+
+    def account(name: str) -> dict[str, Any]:
+        return {key: told for fact in ledger.facts("p", name) for key, told in fact.account().items()}
 
     first = split(0, 6, written=4, filtered=2)
     moved = {"rows": 3, "late": [["t", 0, 0, 6, 2]], "partly_late": 1, "latest": 700, "late_by": 100, "closed_to": 500}
@@ -99,16 +118,17 @@ def test_ledger_counts_windows_of_a_batch_once(ledger: Ledger) -> None:
     for number in (0, 1):  # as a run of an interval that is cleared
         batch("r3", number, epoch=-1, scope="of march", **CLOSING | {"late_by": 0, "replaced": 4 - number})
     again = {"rows": 4, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 900, "replaced": 3}
-    assert ledger.windows("p", "r3") == again
+    assert account("r3") == {"windows": again}
     wanted = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
-    assert ledger.windows("p", "r1") == ledger.account("p", "r1")["windows"] == wanted
-    assert ledger.windows("p", "r2") == {}
+    assert account("r1") == {"windows": wanted}
+    assert ledger.account("p", "r1")["windows"] == wanted
+    assert account("r2") == {}
     assert (ledger.latest_event_time("p", 1), ledger.latest_event_time("p", 2)) == (700, None)
     before = ((1, 1), (2, 1), (3, 2))
     assert [ledger.latest_before("p", epoch, since=since) for epoch, since in before] == [None, 700, None]
     assert [ledger.closed_before("p", epoch, since=since) for epoch, since in before] == [0, 900, 0]
     batch("r4", 0, epoch=2, **CLOSING, former=[["t", 0, 6, 9, 2]], former_to=3600)
-    assert {"former": 2, "former_to": 3600}.items() <= ledger.windows("p", "r4").items()
+    assert {"former": 2, "former_to": 3600}.items() <= account("r4")["windows"].items()
     for number, latest in ((1, 700), (2, 600)):
         batch("r5", number, epoch=2, **CLOSING, partitions={"at": number, "latest": [["t", 0, latest], ["t", 1, 900]]})
     assert list(ledger.partition_times("p", 1)) == [], "an earlier version noted none"
@@ -127,15 +147,15 @@ def test_ledger_counts_dedupe_of_a_batch_once(ledger: Ledger) -> None:
     nothing = {"duplicates": [], "late": [], "late_by": 2000}
     with ledger.acquire("p", "r1") as lease:
         for batch, dedupe in ((0, dropped), (0, dropped), (1, late), (2, nothing)):
-            ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[], dedupe=dedupe)
+            ledger.record(lease, *batch_committed(1, batch, [], facts=[Duplicates.from_dict(dedupe)]))
     assert list(ledger.partition_times("p", 1)) == []
     with ledger.acquire("p", "r2") as lease:  # event times of a batch that dropped nothing
         for epoch, batch in ((1, 3), (2, 0), (-1, 0)):
             noted = {**nothing, "partitions": {"at": 7, "latest": [["t", 0, 500]]}}
-            ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=[], dedupe=noted)
+            ledger.record(lease, *batch_committed(epoch, batch, [], facts=[Duplicates.from_dict(noted)]))
     assert list(ledger.partition_times("p", 2)) == [("t", 0, 500, 7)]
-    assert ledger.dedupe("p", "r1") == {"duplicate": 3, "late": 3, "late_by": 1000}
-    assert ledger.dedupe("p", "r2") == {}
+    told = [fact.account() for name in ("r1", "r2") for fact in ledger.facts("p", name)]
+    assert told == [{"dedupe": {"duplicate": 3, "late": 3, "late_by": 1000}}, {}]
 
 
 def test_ledger_has_the_second_attempt_of_a_run_and_its_newest_plan(ledger: Ledger) -> None:
@@ -155,10 +175,10 @@ def test_ledger_gives_a_reconciled_batch_to_the_run_that_wrote_it(ledger: Ledger
     run(ledger, "a", state=None)
     with attempt(ledger, "b") as lease:
         commit(ledger, lease, 0, split(0, 4), run_id="a")
-        ledger.run_closed(lease, state="abandoned", run_id="a")
+        ledger.record(lease, RunClosed(state="abandoned"), run_id="a")
     assert [ledger.account("p", name)["written"] for name in "ab"] == [4, 0]
     assert ledger.unjudged("p", "live") == ["a"]
-    ledger.judged(None, "p", "a", verdict="passed", judgement={})
+    ledger.decide("p", "a", Judged(verdict="passed", judgement={}))
     assert ledger.unjudged("p", "live") == []
     with ledger.acquire("p", "c") as lease:  # a driver had died once more
         commit(ledger, lease, 1, split(4, 8), run_id="a")
@@ -177,7 +197,8 @@ def test_ledger_lists_runs_that_wrote_rows_and_have_no_verdict(ledger: Ledger) -
     ]):  # fmt: skip
         with attempt(ledger, name, kind=kind, epoch=epoch, state="failed") as lease:
             if accounts is not None:
-                ledger.batch_committed(lease, epoch=epoch, batch=number, accounts=accounts, windows=windows)
+                facts = [] if windows is None else [Windows.from_dict(windows)]
+                ledger.record(lease, *batch_committed(epoch, number, accounts, facts=facts))
     assert ledger.unjudged("p", "live") == ["live", "closed windows"]
     assert ledger.unjudged("p", "interval") == ["interval"]
 
@@ -185,10 +206,10 @@ def test_ledger_lists_runs_that_wrote_rows_and_have_no_verdict(ledger: Ledger) -
 def test_ledger_has_the_newest_epoch_and_the_newest_engine(ledger: Ledger) -> None:
     assert ledger.engine("p") is None
     with ledger.acquire("p", "r") as lease:
-        ledger.epoch_opened(lease, epoch=1, route=Route.LOG, positions=None)
+        ledger.record(lease, EpochOpened(epoch=1, lineage=Route.LOG, positions=None))
         assert ledger.epoch("p") == Epoch(1, Route.LOG, None)
-        ledger.epoch_opened(lease, epoch=2, route=Route.DIRECT, positions={"t": {0: 5, 10: 7}})
-        ledger.epoch_opened(lease, epoch=1, route=Route.DIRECT, positions=None)
+        ledger.record(lease, EpochOpened(epoch=2, lineage=Route.DIRECT, positions={"t": {0: 5, 10: 7}}))
+        ledger.record(lease, EpochOpened(epoch=1, lineage=Route.DIRECT, positions=None))
     assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
     for name, engine in (("a", "arrow"), ("b", "spark"), ("c", None)):  # the last had no records
         with attempt(ledger, name, span(0, 10), state="done", closed={"engine": engine}):
@@ -209,10 +230,10 @@ def test_ledger_counts_a_batch_that_is_recorded_twice_once(each_ledger: Ledger) 
     with attempt(ledger, "r1") as lease:
         commit(ledger, lease, 0, split(0, 4), split(0, 4, 1))
         once = derived(ledger)["sluice_account"]
-        ledger.batch_committed(lease, epoch=1, batch=0, accounts=[split(0, 4), split(0, 4, 1)])
+        ledger.record(lease, *batch_committed(1, 0, [split(0, 4), split(0, 4, 1)]))
         assert derived(ledger)["sluice_account"] == once
         assert ledger.account("p", "r1")["planned"] == 8
-        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[])
+        ledger.record(lease, *batch_committed(1, 1, []))
         assert ledger.last_batch("p", 1).batch == 1
 
 
@@ -221,30 +242,30 @@ def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> 
     with attempt(ledger, "a", topic_ids=ids) as lease:
         for _ in range(2):
             commit(ledger, lease, 0, split(0, 3, written=2, absent=1))
-        ledger.batch_started(lease, epoch=1, batch=1, ranges=[])
+        ledger.record(lease, BatchStarted(epoch=1, batch=1, ranges=[]))
     with ledger.acquire("p", "b") as lease:
-        ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(3, 9)], run_id="a")
-        ledger.run_closed(lease, state="abandoned", run_id="a")
+        ledger.record(lease, *batch_committed(1, 1, [split(3, 9)]), run_id="a")
+        ledger.record(lease, RunClosed(state="abandoned"), run_id="a")
     run(ledger, "b", state=None, topic_ids=ids)
     run(ledger, "b", state="failed", topic_ids=ids)
     with attempt(ledger, "c", pipeline="q", state="done") as lease:
-        ledger.epoch_opened(lease, epoch=2, route=Route.LOG, positions={"t": {0: 4, 11: 2}})
-        ledger.degraded(lease, "less than promised")
+        ledger.record(lease, EpochOpened(epoch=2, lineage=Route.LOG, positions={"t": {0: 4, 11: 2}}))
+        ledger.record(lease, Degraded(note="less than promised"))
         segment = {"path": "batches/e2-000000-x/part", "records": 5, "length": 100}
-        ledger.segment_sealed(lease, epoch=2, batch=0, segments=[segment])
-        ledger.batch_committed(lease, epoch=2, batch=0, accounts=[split(4, 9, lost=5)], lost=[loss(4, 9)])
-        ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(5, 7)], redriven="lost")
+        ledger.record(lease, SegmentSealed.of(2, 0, [segment]))
+        ledger.record(lease, *batch_committed(2, 0, [split(4, 9, lost=5)], lost=[loss(4, 9)]))
+        ledger.record(lease, *batch_committed(REDRIVEN, 0, [split(5, 7)], redriven=Redriven(of="lost")))
         left = {"epoch": 2, "batch": 0, "segments": 0, "records": 0, "bytes": 0}
-        ledger.segments_cleaned(lease, {"batches": [left]})
+        ledger.record(lease, SegmentsCleaned(batches=[left]))
         interval = "2013-01-01T00:00:00Z/2013-02-01T00:00:00Z"
         ledger.interval_resolved(lease, interval, ranges=[span(4, 9)], whole=True, topic_ids={"t": "id"})
-        ledger.batch_committed(lease, epoch=-1, batch=0, accounts=[split(4, 9)], replaced={span(4, 9): (3, 1)})
+        ledger.record(lease, *batch_committed(-1, 0, [split(4, 9)], replaced={span(4, 9): (3, 1)}))
         known = Times(span(9, 12), 1356998400000, 1356998400007)
         seen = replace(split(9, 14), times=(known, Times(span(12, 14), 5, 6)))
-        ledger.batch_committed(lease, epoch=2, batch=1, accounts=[seen])
-        ledger.times_found(lease, [known, Times.none(span(0, 3, 1))])
+        ledger.record(lease, *batch_committed(2, 1, [seen]))
+        ledger.record(lease, TimesFound(times=[known, Times.none(span(0, 3, 1))]))
         assert ledger.times("q") == [*seen.times, Times.none(span(0, 3, 1))]
-        ledger.judged(lease, "q", "c", verdict="empty", judgement={})
+        ledger.record(lease, Judged(verdict="empty", judgement={}), run_id="c")
     before = derived(ledger)
     assert all(before.values())
     assert ledger.rebuild() == len(ledger.events("p")) + len(ledger.events("q"))
@@ -260,10 +281,10 @@ def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> 
 def test_ledger_replaces_event_times_of_before(each_ledger: Ledger) -> None:
     ledger, first, other = each_ledger, span(0, 5), span(5, 9)
     with attempt(ledger, "r") as lease:
-        ledger.times_found(lease, [])
-        ledger.times_found(lease, [Times(first, 1, 2), Times(other, 3, 4), Times(first, 5, 6)])
+        ledger.record(lease, TimesFound(times=[]))
+        ledger.record(lease, TimesFound(times=[Times(first, 1, 2), Times(other, 3, 4), Times(first, 5, 6)]))
         assert ledger.times("p") == [Times(first, 5, 6), Times(other, 3, 4)]
-        ledger.times_found(lease, [Times(other, 7, 8)])
+        ledger.record(lease, TimesFound(times=[Times(other, 7, 8)]))
         assert ledger.times("p") == [Times(first, 5, 6), Times(other, 7, 8)]
 
 
@@ -276,9 +297,9 @@ def test_ledger_closes_lost_ranges_piece_by_piece(each_ledger: Ledger) -> None:
     accounts = [split(0, 12, written=2, lost=10), split(0, 4, 1, written=3, lost=1)]
     with attempt(ledger, "r") as lease:
         for again in (False, True):  # the same facts again, as after a crash: nothing is opened or closed again
-            ledger.batch_committed(lease, epoch=1, batch=0, accounts=accounts, lost=[loss(0, 10), loss(3, 4, 1)])
+            ledger.record(lease, *batch_committed(1, 0, accounts, lost=[loss(0, 10), loss(3, 4, 1)]))
             assert again or lost() == [(0, 10, "open"), (3, 4, "open")]
-            ledger.batch_committed(lease, epoch=REDRIVEN, batch=0, accounts=[split(4, 6)], redriven="lost")
+            ledger.record(lease, *batch_committed(REDRIVEN, 0, [split(4, 6)], redriven=Redriven(of="lost")))
             assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
             assert lost("redriven") == [(4, 6, "redriven")]
     assert [r.range.start for r in ledger.lost("p", run_id="r")] == [0, 6, 3]
@@ -291,7 +312,9 @@ def test_ledger_closes_lost_ranges_piece_by_piece(each_ledger: Ledger) -> None:
 def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledger: Ledger) -> None:
     def plan(run: str, kind: str, *leaders: tuple[str, int, int, int]) -> None:
         with ledger.acquire("p", run) as lease:
-            ledger.run_planned(lease, kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={}, leaders=leaders)
+            ledger.record(
+                lease, RunPlanned(kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={}, leaders=leaders)
+            )
 
     assert ledger.leaders("p") == {}
     plan("a", "live", ("t", 0, 3, 10), ("t", 1, 4, 20))
@@ -302,8 +325,6 @@ def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledge
     assert ledger.leaders("p") == {}, "of an earlier version: runs repeat what they know"
     plan("e", "live", ("t", 0, 5, 11))
     with ledger.acquire("p", "f") as lease:
-        ledger.reset(lease, {
-            "epoch": 2, "lineage": "direct", "positions": {}, "skipped": [], "truncated": False, "recreated": [],
-            "topic_ids": {}, "reason": "r", "notes": [], "held": [], "removed": None,
-        })  # fmt: skip
+        seen = Reset(2, Route.DIRECT, {}, (), False, (), {}, "r")
+        ledger.record(lease, PipelineReset(**seen.as_dict()))
     assert ledger.leaders("p") == {}, "it begins anew"

@@ -14,6 +14,7 @@ import pandas as pd
 from tests.fixtures.ledgers import attempt
 
 from sluice.ledger import Ledger
+from sluice.ledger.events import Judged
 from sluice.ledger.plain import plain
 
 OBSERVED: list[tuple[Any, Any]] = [
@@ -46,7 +47,7 @@ class Broken:
 def test_verdict_with_any_values_is_stored_and_read_again(each_ledger: Ledger) -> None:
     with attempt(each_ledger, "r") as lease:
         results = [{"observed": o, "examples": [o], "unexpected_percent": float("nan")} for o, _ in OBSERVED]
-        each_ledger.judged(lease, "p", "r", verdict="failed", judgement={"results": results})
+        each_ledger.record(lease, Judged(verdict="failed", judgement={"results": results}), run_id="r")
     row = each_ledger.run("p", "r")
     assert row is not None
     assert row.judgement == {

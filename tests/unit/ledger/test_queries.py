@@ -14,8 +14,9 @@ from tests.fixtures.showcase import Past, fill
 from tests.unit.ledger.conftest import commit, run, span, split
 
 from sluice.errors import ConfigError
+from sluice.facts.profile import NO_ROWS, ColumnProfile, Profile
 from sluice.ledger import Epoch, Ledger, Unannounced, UnknownRunError, schema
-from sluice.profile import NO_ROWS, ColumnProfile, Profile
+from sluice.ledger.events import Announced, BatchStarted, Judged, Redriven, RunClosed, VerdictAccepted, batch_committed
 from sluice.ranges import Counts
 from sluice.recovery import Route
 
@@ -63,7 +64,7 @@ def test_ledger_has_runs_newest_first_and_events_in_order(each_ledger: Ledger) -
     for name in ("a", "b", "c"):
         run(ledger, name, state=None)
     with ledger.acquire("p", "a") as lease:
-        ledger.run_closed(lease, state="done")
+        ledger.record(lease, RunClosed(state="done"))
     for asked, found in (
         ({}, ["c", "b", "a"]),
         ({"limit": 2}, ["c", "b"]),
@@ -113,9 +114,9 @@ def test_ledger_keeps_the_versions_of_tables_that_an_uncommitted_batch_joined(le
     def begin(name: str, batch: int, version: int | None, *, then: bool = False) -> None:
         with attempt(ledger, name) as lease:
             pins = {} if version is None else {"c": {"path": "carriers", "version": version}}
-            ledger.batch_started(lease, epoch=1, batch=batch, ranges=[span(0, 10)], tables=pins)
+            ledger.record(lease, BatchStarted(epoch=1, batch=batch, ranges=[span(0, 10)], tables=pins))
             if then:
-                ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[split(0, 10)])
+                ledger.record(lease, *batch_committed(1, batch, [split(0, 10)]))
 
     begin("a", 0, 4, then=True)
     begin("a", 1, 5)
@@ -195,7 +196,7 @@ def test_ledger_spans_of_a_thousand_runs_are_two_hundred(ledger: Ledger) -> None
 def committed(ledger: Ledger, name: str, batch: int, start: int, end: int, **more: Any) -> None:
     epoch, interval = more.pop("epoch", 1), more.pop("interval", None)
     with attempt(ledger, name, interval=interval) as lease:
-        ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=[split(start, end)], **more)
+        ledger.record(lease, *batch_committed(epoch, batch, [split(start, end)], **more))
 
 
 def ranges_of(found: Unannounced) -> list[str]:
@@ -210,29 +211,29 @@ def test_ledger_announces_committed_ranges_once(ledger: Ledger) -> None:
     assert found.written == {"failed": 5, "passed": 4}
     committed(ledger, "next", 2, 9, 12)  # meanwhile
     for _ in range(2):  # a task that is tried again notes it again
-        ledger.announced("p", "passed", upto=found.upto, version=7)
+        ledger.decide("p", "passed", Announced(upto=sorted(found.upto.items()), version=7))
         assert ranges_of(ledger.unannounced("p", "next")) == ["t-0 [9, 12)"]
 
 
 def test_ledger_announces_redriven_ranges_and_intervals(ledger: Ledger) -> None:
-    committed(ledger, "redrive", 0, 2, 4, epoch=0, redriven="lost")
+    committed(ledger, "redrive", 0, 2, 4, epoch=0, redriven=Redriven(of="lost"))
     for batch in (0, 1):
         committed(ledger, "i", batch, 0, 3, epoch=-1, interval="a/b", replaced={span(0, 3): (2, 0)})
     committed(ledger, "other", 0, 3, 5, epoch=-2, interval="b/c")
     committed(ledger, "live", 0, 0, 9)
     found = ledger.unannounced("p", "live")
     assert ranges_of(found) == ["t-0 [0, 9)", "t-0 [2, 4)"]
-    ledger.announced("p", "live", upto=found.upto, version=1)
+    ledger.decide("p", "live", Announced(upto=sorted(found.upto.items()), version=1))
     found = ledger.unannounced("p", "i")
     assert (ranges_of(found), found.replaced, found.upto) == (["t-0 [0, 3)"], 2, {-1: 1})
-    ledger.announced("p", "i", upto=found.upto, version=1)
+    ledger.decide("p", "i", Announced(upto=sorted(found.upto.items()), version=1))
     assert ranges_of(ledger.unannounced("p", "i")) == []
     assert ranges_of(ledger.unannounced("p", "other")) == ["t-0 [3, 5)"]
 
 
 def test_ledger_announces_nothing_again_after_a_rebuild_and_under_a_new_name(ledger: Ledger) -> None:
     committed(ledger, "a", 0, 0, 5)
-    ledger.announced("p", "a", upto={1: 0}, version=3)
+    ledger.decide("p", "a", Announced(upto=sorted({1: 0}.items()), version=3))
     ledger.rebuild()
     assert ranges_of(ledger.unannounced("p", "a")) == []
     with ledger.acquire("q", "adopting") as lease:
@@ -256,25 +257,25 @@ def test_ledger_that_was_migrated_announces_nothing_of_its_past(ledger: Ledger, 
     assert ranges_of(ledger.unannounced("p", "b")) == ["t-0 [5, 9)"]
 
 
-def profile(rows: int, nulls: int = 0) -> dict[str, Any]:
-    return Profile(rows, {"id": ColumnProfile(rows, nulls, "number", 1, rows)}).as_dict()
+def profile(rows: int, nulls: int = 0) -> Profile:
+    return Profile(rows, {"id": ColumnProfile(rows, nulls, "number", 1, rows)})
 
 
 def test_ledger_adds_the_profiles_of_batches_and_counts_each_once(ledger: Ledger) -> None:
     with attempt(ledger, "a") as lease:
         for batch, rows in ((0, 4), (1, 6), (1, 6)):  # reconciling records a batch again
-            commit(ledger, lease, batch, split(batch * 4, 10), profile=profile(rows, 1))
+            commit(ledger, lease, batch, split(batch * 4, 10), facts=[profile(rows, 1)])
     assert ledger.profile("p", ["a"]) == Profile(10, {"id": ColumnProfile(10, 2, "number", 1, 6)})
     with attempt(ledger, "i", kind="interval", epoch=-1) as lease:
         for batch, rows in ((0, 4), (1, 5)):
-            commit(ledger, lease, batch, split(0, 5), epoch=-1, profile=profile(rows))
+            commit(ledger, lease, batch, split(0, 5), epoch=-1, facts=[profile(rows)])
     assert (ledger.profile("p", ["i"]) or NO_ROWS).rows == 5, "the last replacement of an interval"
 
 
 def test_ledger_has_no_profile_of_a_run_of_an_earlier_version(place: Place) -> None:
     place.commit("old", split(0, 5))
-    place.commit("new", split(5, 9), profile=profile(4))
-    place.commit("empty", split(9, 12, filtered=3), profile=NO_ROWS.as_dict())
+    place.commit("new", split(5, 9), facts=[profile(4)])
+    place.commit("empty", split(9, 12, filtered=3), facts=[NO_ROWS])
     assert (place.ledger.profile("p", ["old"]), place.ledger.profile("p", ["empty"])) == (None, NO_ROWS)
     assert [place.ledger.profiled("p", limit=n) for n in (5, 1)] == [["empty", "new"], ["empty"]]
 
@@ -283,8 +284,8 @@ def test_ledger_finds_accepted_profiles_behind_many_failed_runs(place: Place) ->
     """Otherwise repeated failures would become normal."""
     for number in range(33):
         name, verdict = f"r{number}", "passed" if number < 2 else "failed"
-        place.commit(name, split(number * 5, number * 5 + 5), profile=profile(number + 1))
-        place.ledger.judged(None, "p", name, verdict=verdict, judgement={})
-    place.ledger.verdict_accepted("p", "r2", verdict="failed", reason="x")
+        place.commit(name, split(number * 5, number * 5 + 5), facts=[profile(number + 1)])
+        place.ledger.decide("p", name, Judged(verdict=verdict, judgement={}))
+    place.ledger.decide("p", "r2", VerdictAccepted(verdict="failed", reason="x"))
     found = place.ledger.accepted("p", before=1 << 40, limit=3)
     assert [accepted.rows for accepted in found] == [3, 2, 1]

@@ -27,11 +27,13 @@ from tests.fixtures.postgres import binaries, new_database, server
 from tests.unit.ledger.conftest import derived, played, run, split
 
 from sluice.errors import ConfigError, LeaseHeldError
-from sluice.ledger import Ledger, schema, store
+from sluice.facts import FACTS
+from sluice.ledger import Ledger, events, schema, store
 from sluice.ledger.projection import PAGE
 from sluice.ledger.store import LedgerError, network_of, open_engine, reading
 
 PASSWORD = "hunter2"
+RECORDED = Path(__file__).parents[2] / "fixtures" / "recorded" / "ledger_82227d8.sql"
 
 
 def execute(ledger: Ledger, *statements: str) -> None:
@@ -59,6 +61,22 @@ def test_ledger_of_the_first_version_is_migrated_with_its_history(each_ledger: L
 
 
 MIGRATE = "import sys; from sluice.ledger import Ledger; Ledger.open(sys.argv[1])"
+
+
+def test_ledger_that_an_earlier_version_recorded_has_the_same_tables(tmp_path: Path) -> None:
+    """It has each type of event of that version, and the tables that it had derived from them."""
+    database = tmp_path / "ledger.db"
+    with sqlite3.connect(database) as connection:
+        connection.executescript(RECORDED.read_text())
+        recorded = {kind for (kind,) in connection.execute("SELECT DISTINCT type FROM sluice_event")}
+    known = {kind.__name__ for kind in events.Event.__subclasses__() + events.BatchEvent.__subclasses__()}
+    assert recorded == (known | {fact.event for fact in FACTS}) - {"BatchEvent", "FactRecorded", "PipelineForgotten"}
+    before = derived(Ledger(sa.create_engine(f"sqlite:///{database}")))
+    ledger = Ledger.open(f"sqlite:///{database}")
+    assert derived(ledger) == before
+    account = ledger.account("p", "live-2")
+    assert (account["dedupe"], account["processor"]["fired_to"]) == ({"duplicate": 3, "late": 1, "late_by": 400}, 900)
+    assert ledger.account("p", "live-1")["rescued"] == {"records": 2, "fields": {"x": 2}}
 
 
 def test_ledger_migration_that_was_killed_goes_on_and_keeps_earlier_versions_out(

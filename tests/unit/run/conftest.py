@@ -8,6 +8,7 @@ from tests.fixtures.books import Place
 from tests.fixtures.ledgers import attempt
 
 from sluice.ledger import REDRIVEN
+from sluice.ledger.events import rows_retracted
 
 
 def take_back(place: Place, run: str, start: int, end: int, batch: int = 0, epoch: int = 1) -> None:
@@ -17,7 +18,7 @@ def take_back(place: Place, run: str, start: int, end: int, batch: int = 0, epoc
         "ranges": [[start, end]], "written": end - start, "filtered": 0, "absent": 0,
     }  # fmt: skip
     with attempt(place.ledger, "back", kind="retract", epoch=REDRIVEN) as lease:
-        place.ledger.retracted(lease, epoch=REDRIVEN, batch=start, moved=[moved], reason="wrong")
+        place.ledger.record(lease, *rows_retracted(REDRIVEN, start, [moved], "wrong"))
 
 
 def proved(place: Place) -> list[str]:

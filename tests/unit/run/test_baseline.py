@@ -13,9 +13,10 @@ from tests.fixtures.books import Place, split
 from tests.fixtures.ledgers import attempt
 from tests.unit.run.conftest import take_back
 
+from sluice.facts.profile import ColumnProfile, Profile
 from sluice.ledger import Ledger, schema
+from sluice.ledger.events import Judged
 from sluice.pipeline.history import History
-from sluice.profile import ColumnProfile, Profile
 from sluice.run.baseline import Check, Finding, broken_by, compare, judge, stale
 from sluice.run.decision import accept, give_up
 
@@ -122,9 +123,9 @@ def place(tmp_path: Path, ledger_url: str) -> Place:
 
 def ran(place: Place, run: str, rows: int, verdict: str | None = "passed", **judgement: Any) -> None:
     start = 10 * len(place.ledger.runs("p", limit=1000))
-    place.commit(run, split(start, start + 10), profile=profile(rows).as_dict())
+    place.commit(run, split(start, start + 10), facts=[profile(rows)])
     if verdict is not None:
-        place.ledger.judged(None, "p", run, verdict=verdict, judgement=judgement)
+        place.ledger.decide("p", run, Judged(verdict=verdict, judgement=judgement))
 
 
 def idle(place: Place, run: str) -> None:
@@ -165,8 +166,8 @@ def test_baseline_has_accepted_live_runs_that_stand_newest_first(place: Place) -
         ran(place, run, rows, verdict, **judgement)
     accept(place.ledger, "p", "waits", reason="fine")
     take_back(place, "retracted", 70, 72, batch=7)
-    place.commit("redriven", split(0, 5), epoch=0, profile=profile(11).as_dict())
-    place.ledger.judged(None, "p", "redriven", verdict="passed", judgement={})
+    place.commit("redriven", split(0, 5), epoch=0, facts=[profile(11)])
+    place.ledger.decide("p", "redriven", Judged(verdict="passed", judgement={}))
     assert judge(place.ledger, "p", History(volume=True), ["redriven"]) is None
     assert volumes(place) == [9 + 10, 6, 2, 1], "runs that were judged together count as one"
     accept(place.ledger, "p", "c", reason="Black Friday")
@@ -265,7 +266,7 @@ def wrote(place: Place, run: str, number: int, at: datetime, *, epoch: int = 1) 
     """Record a batch with one row of this time."""
     stamp = at.isoformat(timespec="microseconds")
     there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
-    place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, profile=there.as_dict())
+    place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, facts=[there])
 
 
 def test_freshness_is_by_the_newest_row_of_all_runs(place: Place) -> None:

@@ -11,6 +11,7 @@ from tests.unit.ledger.conftest import split
 
 from sluice.home import Home
 from sluice.ledger import Ledger
+from sluice.ledger.events import batch_committed
 from sluice.pipeline import load
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.cleaning import clean_log
@@ -36,8 +37,8 @@ def test_cleaning_goes_by_offsets_where_the_checkpoint_has_state(tmp_path: Path,
     with ledger.acquire("p", "r") as lease:
         for number, at in enumerate((0, None, 10, None)):  # each second one only forgets keys
             accounts = [] if at is None else [split(at, at + 10, n) for n in (0, 1)]
-            ledger.batch_committed(lease, epoch=1, batch=number, accounts=accounts)
-        ledger.batch_committed(lease, epoch=1, batch=4, accounts=[split(20, 30, n) for n in (0, 1)])
+            ledger.record(lease, *batch_committed(1, number, accounts))
+        ledger.record(lease, *batch_committed(1, 4, [split(20, 30, n) for n in (0, 1)]))
     (tmp_path / "p.yaml").write_text(PIPELINE + kept)
     found = clean_log(ledger, load(tmp_path / "p.yaml"), home, datetime(2100, 1, 1, tzinfo=UTC))
     assert len(found.segments) == 4, "batches 0 and 1: the state of 2 may still be made, and 3 was not applied"

@@ -11,6 +11,7 @@ from tests.fixtures.ledgers import attempt
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.ledger.events import BatchStarted, Judged, VerdictAccepted, batch_committed
 from sluice.ledger.verdicts import LateDecision
 from sluice.run.decision import accept, check_unsettled, decided, give_up
 from sluice.run.held import waiting
@@ -31,7 +32,7 @@ def gated(place: Place) -> Place:
 
 def test_accept_takes_only_a_live_run_for_the_new_normal(place: Place) -> None:
     place.commit("r", split(0, 5), epoch=REDRIVEN)
-    place.ledger.judged(None, "p", "r", verdict="warned", judgement={})
+    place.ledger.decide("p", "r", Judged(verdict="warned", judgement={}))
     with pytest.raises(ConfigError, match=r"quality\.history compares live runs"):
         accept(place.ledger, "p", "r", reason="x", new_normal=True)
 
@@ -95,7 +96,7 @@ def test_decision_on_a_batch_waits_for_the_run_at_work(gated: Place) -> None:
 def test_decision_is_found_behind_many_others(gated: Place) -> None:
     give_up(gated.ledger, "p", "a", reason="wrong")
     for _ in range(120):
-        gated.ledger.verdict_accepted("p", "old", verdict="failed", reason="x")
+        gated.ledger.decide("p", "old", VerdictAccepted(verdict="failed", reason="x"))
     assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
     assert gated.ledger.settled_of("p", ["a"]) == []
 
@@ -133,10 +134,10 @@ def test_retraction_and_acceptance_refuse_a_run_whose_batch_waits_no_more(gated:
 def test_batch_published_by_a_dead_driver_before_it_was_given_up_is_published(gated: Place) -> None:
     accept(gated.ledger, "p", "a", reason="fine")
     with attempt(gated.ledger, "pub", state="abandoned") as lease:
-        gated.ledger.batch_started(lease, epoch=1, batch=1, ranges=[span(5, 9)])
+        gated.ledger.record(lease, BatchStarted(epoch=1, batch=1, ranges=[span(5, 9)]))
     assert give_up(gated.ledger, "p", "a", reason="wrong") == (1, 1)
     with gated.ledger.acquire("p", "next") as lease:  # it finds the batch in the sink
-        gated.ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(5, 9)], run_id="pub")
+        gated.ledger.record(lease, *batch_committed(1, 1, [split(5, 9)]), run_id="pub")
     assert gated.ledger.settled_of("p", ["pub"]) == [((1, 1), "VerdictAccepted", "fine")]
     for runs in (["pub"], None):
         assert gated.ledger.too_late("p", runs) == [LateDecision((1, 1), "pub", "BatchGivenUp", "wrong")]
@@ -150,12 +151,12 @@ def test_batch_published_by_a_dead_driver_before_it_was_given_up_is_published(ga
 def test_batch_left_out_by_a_dead_driver_before_it_was_accepted_is_lost(gated: Place, last: str) -> None:
     give_up(gated.ledger, "p", "a", reason="wrong")
     with attempt(gated.ledger, "out", state="abandoned") as lease:
-        gated.ledger.batch_started(lease, epoch=1, batch=1, ranges=[span(5, 9)])
+        gated.ledger.record(lease, BatchStarted(epoch=1, batch=1, ranges=[span(5, 9)]))
     accept(gated.ledger, "p", "a", reason="fine")
     if last != "accepted":
         give_up(gated.ledger, "p", "a", reason="no")
     with gated.ledger.acquire("p", "next") as lease:
-        gated.ledger.batch_committed(lease, epoch=1, batch=1, accounts=[split(5, 9, lost=4)], run_id="out")
+        gated.ledger.record(lease, *batch_committed(1, 1, [split(5, 9, lost=4)]), run_id="out")
     assert gated.ledger.settled_of("p", ["out"]) == [((1, 1), "BatchGivenUp", "wrong")]
     late = [LateDecision((1, 1), "out", "VerdictAccepted", "fine")] if last == "accepted" else []
     assert gated.ledger.too_late("p") == late

@@ -13,6 +13,7 @@ from tests.fixtures.books import Place, span
 
 from sluice.audit import audit
 from sluice.ledger import REDRIVEN
+from sluice.ledger.events import PipelineReset, Redriven
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, overlaps, subtract
 from sluice.run.failover import goes_to
@@ -44,8 +45,8 @@ def test_copy_is_a_record_whose_origin_is_settled_or_comes_twice() -> None:
     found = screened(of(*(("b:t", 10 + n, ("t", 0, origin)) for n, origin in enumerate((4, 5, 8, 5)))), settled, [])
     assert found.as_ranges() == [OffsetRange("b:t", 0, 10, 11), OffsetRange("b:t", 0, 12, 14)]
     assert found.settled == (span(5, 6),)
-    assert found.as_dict() == {"copies": 3, "ranges": [["t", 0, 5, 6]]}
-    assert Screened().as_dict() is None
+    assert found.fact.as_dict() == {"copies": 3, "ranges": [["t", 0, 5, 6]]}
+    assert not Screened().fact
 
 
 def test_record_that_was_mirrored_over_and_back_is_a_copy() -> None:
@@ -119,8 +120,8 @@ class World:
             accounts.append(RangeAccount(s, Counts(len(s) - filtered - lost, filtered, 0, 0, lost)))
         self.number += 1
         self.place.commit(
-            f"r{self.number}", *accounts, epoch=epoch, origins=found.as_dict(),
-            **({"redriven": "lost"} if epoch == REDRIVEN else {"lost": [LostRange(g, "x") for g in gone]}),
+            f"r{self.number}", *accounts, epoch=epoch, facts=[found.fact],
+            **({"redriven": Redriven(of="lost")} if epoch == REDRIVEN else {"lost": [LostRange(g, "x") for g in gone]}),
         )  # fmt: skip
 
     def run(self, *, whole: bool = False) -> None:
@@ -156,7 +157,7 @@ class World:
         assert not found.truncated
         self.number += 1
         with ledger.acquire("p", f"f{self.number}") as lease:
-            ledger.reset(lease, found.as_dict())
+            ledger.record(lease, PipelineReset(**found.as_dict()))
 
 
 @pytest.mark.parametrize("seed", [*range(4), *(pytest.param(n, marks=pytest.mark.long) for n in range(4, 60))])

@@ -13,6 +13,7 @@ from tests.unit.run.conftest import take_back
 
 from sluice.errors import ExitCode, HeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN
+from sluice.ledger.events import Judged, PipelineReset
 from sluice.pipeline import load
 from sluice.ranges import LostRange
 from sluice.recovery import Route
@@ -42,7 +43,7 @@ def refused(place: Place, run: str, **how: bool) -> HeldError:
 
 
 def verdict(place: Place, run: str, name: str = "failed", **judgement: Any) -> None:
-    place.ledger.judged(None, "p", run, verdict=name, judgement=judgement)
+    place.ledger.decide("p", run, Judged(verdict=name, judgement=judgement))
 
 
 def again(place: Place, run: str, *, epoch: int = 1) -> None:
@@ -173,7 +174,7 @@ def test_held_pipeline_goes_on_after_a_reset_if_rows_or_the_waiting_batch_are_go
     assert place.holds() == "a"
     found = Reset(2, Route.DIRECT, {"t": {0: 5}}, (), truncated, (), {}, "another suite")
     with attempt(place.ledger, "reset", kind="reset", state="done") as lease:
-        place.ledger.reset(lease, found.as_dict())
+        place.ledger.record(lease, PipelineReset(**found.as_dict()))
     assert place.holds() == held
     if held is None:
         again(place, "a", epoch=2)

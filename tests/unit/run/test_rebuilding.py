@@ -8,6 +8,8 @@ import pytest
 from tests.fixtures.books import Place, lost, span, split
 from tests.fixtures.ledgers import attempt
 
+from sluice.facts import BatchFact, Duplicates, Windows
+from sluice.ledger.events import PipelineReset, batch_committed
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Route
 from sluice.run.rebuilding import began, former_to, kept
@@ -44,16 +46,16 @@ def commit(place: Place, spec: Pipeline, epoch: int, batch: int, start: int, end
         }  # fmt: skip
     else:
         seen |= {"duplicates": []}
-    fact = {"windows" if spec.window is not None else "dedupe": seen}
+    kind: type[BatchFact] = Windows if spec.window is not None else Duplicates
     accounts = [split(start, end, **more.pop("parts", {}))]
     with attempt(place.ledger, f"run {epoch}-{batch}", epoch=epoch) as lease:
-        place.ledger.batch_committed(lease, epoch=epoch, batch=batch, accounts=accounts, **fact, **more)
+        place.ledger.record(lease, *batch_committed(epoch, batch, accounts, facts=[kind.from_dict(seen)], **more))
 
 
 def reset(place: Place, epoch: int, *, rebuild: bool, truncated: bool = False) -> None:
     seen = Reset(epoch, Route.DIRECT, {"t": {0: 0}}, (), truncated, (), {}, "x", rebuild=rebuild)
     with attempt(place.ledger, f"reset {epoch}", kind="reset", epoch=epoch - 1) as lease:
-        place.ledger.reset(lease, seen.as_dict())
+        place.ledger.record(lease, PipelineReset(**seen.as_dict()))
 
 
 def test_rebuild_reads_only_batches_of_open_windows(place: Place, spec: Pipeline) -> None:

@@ -14,6 +14,7 @@ from tests.unit.run.conftest import proved, take_back
 from sluice.audit import audit
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, Epoch
+from sluice.ledger.events import PipelineReset, Redriven
 from sluice.pipeline import load
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
@@ -200,7 +201,7 @@ def carried_out(place: Place, begin: str, *, truncate: bool = False, zero: int =
     place.ends[f"sluice:p:{now.number}"] = place.ends.get(f"sluice:p:{now.number}", -1) + 1
     with attempt(ledger, f"reset {now.number}", kind="reset", epoch=now.number, state="done") as lease:
         for _ in range(2):
-            ledger.reset(lease, found.as_dict())
+            ledger.record(lease, PipelineReset(**found.as_dict()))
 
 
 def test_reset_to_a_later_start_balances(story: Place) -> None:
@@ -211,7 +212,7 @@ def test_reset_to_a_later_start_balances(story: Place) -> None:
     assert proved(story) == []
     story.commit("e", split(25, 30), epoch=3)
     story.sink += rows("e", *range(25, 30))
-    story.commit("f", split(20, 25), epoch=REDRIVEN, redriven="lost")
+    story.commit("f", split(20, 25), epoch=REDRIVEN, redriven=Redriven(of="lost"))
     story.sink += rows("f", *range(20, 25))
     assert proved(story) == []
 
@@ -232,7 +233,7 @@ def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
     carried_out(story, "latest", truncate=True)
     assert sorted(row.range for row in story.ledger.lost("p")) == [span(0, 20), span(0, 8, 1)]
     assert proved(story) == []
-    story.commit("g", split(4, 6), epoch=REDRIVEN, redriven="lost")
+    story.commit("g", split(4, 6), epoch=REDRIVEN, redriven=Redriven(of="lost"))
     story.sink = rows("g", 4, 5)
     assert proved(story) == []
     assert audit(story.ledger, "p").balanced

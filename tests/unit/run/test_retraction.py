@@ -16,6 +16,7 @@ from tests.unit.run.conftest import proved
 from sluice.audit import audit
 from sluice.errors import ConfigError
 from sluice.ledger import REDRIVEN, UnknownRunError
+from sluice.ledger.events import LossAcknowledged, Redriven, batch_committed, rows_retracted
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.run.retraction import Part, standing, taken
 
@@ -43,7 +44,7 @@ def retract(place: Place, run: str, **chosen: Any) -> list[Part]:
     moved = [part.as_dict() for part in parts]
     with attempt(place.ledger, run, kind="retract", epoch=REDRIVEN, state="done") as lease:
         for _ in range(2):  # recorded again, as after a crash
-            place.ledger.retracted(lease, epoch=REDRIVEN, batch=batch, moved=moved, reason="wrong currency")
+            place.ledger.record(lease, *rows_retracted(REDRIVEN, batch, moved, "wrong currency"))
     return parts
 
 
@@ -59,7 +60,7 @@ def redrive(place: Place, run: str, chance: random.Random) -> None:
             place.quarantine += one if outcome == "quarantined" else []
         counts = {name: outcomes.count(name) for name in ("written", "quarantined", "filtered")}
         accounts.append(RangeAccount(item, Counts(**counts)))
-    place.commit(run, *accounts, epoch=REDRIVEN, redriven="lost")
+    place.commit(run, *accounts, epoch=REDRIVEN, redriven=Redriven(of="lost"))
 
 
 def unquarantine(place: Place, run: str, chance: random.Random) -> None:
@@ -68,7 +69,7 @@ def unquarantine(place: Place, run: str, chance: random.Random) -> None:
     place.quarantine = [row for row in place.quarantine if row not in chosen]
     place.sink += [(topic, partition, offset, run) for topic, partition, offset, _ in chosen]
     accounts = [split(int(o or 0), int(o or 0) + 1, int(p or 0)) for _, p, o, _ in sorted(chosen, key=str)]
-    place.commit(run, *accounts, epoch=REDRIVEN, redriven="quarantined")
+    place.commit(run, *accounts, epoch=REDRIVEN, redriven=Redriven(of="quarantined"))
 
 
 def test_retraction_of_a_run_opens_its_offsets(story: Place) -> None:
@@ -135,8 +136,8 @@ def test_audit_balances_after_retractions_and_redrives_in_any_order(story: Place
 
 def test_audit_finds_a_second_redrive_of_a_retraction(story: Place) -> None:
     retract(story, "x", run_id="c")
-    story.commit("e", split(16, 17), epoch=REDRIVEN, redriven="lost")
-    story.commit("f", split(16, 17), epoch=REDRIVEN, redriven="lost")
+    story.commit("e", split(16, 17), epoch=REDRIVEN, redriven=Redriven(of="lost"))
+    story.commit("f", split(16, 17), epoch=REDRIVEN, redriven=Redriven(of="lost"))
     assert audit(story.ledger, "p").problems == ["t-0 [16, 17) was redriven twice, as lost"]
 
 
@@ -148,7 +149,7 @@ def test_retraction_refuses_intervals_and_unknown_runs(story: Place) -> None:
     with attempt(story.ledger, "i", scope=day, kind="interval", epoch=-1, interval=day) as lease:
         number = story.ledger.interval_resolved(lease, day, ranges=[span(0, 6)], whole=True, topic_ids={})
         new = split(0, 6, filtered=2, written=4)
-        story.ledger.batch_committed(lease, epoch=-number, batch=0, accounts=[new], replaced={new.range: (4, 0)})
+        story.ledger.record(lease, *batch_committed(-number, 0, [new], replaced={new.range: (4, 0)}))
     for run, named in (("i", "interval"), ("a", r"t-0 \[0, 4\)")):
         with pytest.raises(ConfigError, match=named):
             standing(story.ledger, "p", run_id=run)
@@ -157,7 +158,9 @@ def test_retraction_refuses_intervals_and_unknown_runs(story: Place) -> None:
 
 def test_retraction_does_not_open_an_acknowledged_loss(story: Place) -> None:
     with story.ledger.acquire("p", "ack") as lease:
-        story.ledger.loss_acknowledged(lease, [span(15, 16)], "gone")
+        story.ledger.record(
+            lease, LossAcknowledged(ranges=[span(15, 16)], reason="gone", was="open", now="acknowledged")
+        )
     retract(story, "x", run_id="b")
     assert [r.range for r in story.ledger.lost("p", state="acknowledged")] == [span(15, 16)]
     story.commit("l", split(20, 23, written=2, lost=1), epoch=2, lost=[lost(22, 23)])

@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from sluice.facts.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
 from sluice.fields import METADATA_COLUMNS, TAKES_AWAY
-from sluice.profile import NO_ROWS, SKETCH, ColumnProfile, Profile
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged

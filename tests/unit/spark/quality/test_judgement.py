@@ -9,9 +9,10 @@ from unittest import mock
 import pytest
 from tests.fixtures.books import Place, split
 
+from sluice.facts.profile import ColumnProfile, Profile
+from sluice.ledger.events import Judged
 from sluice.pipeline import load
 from sluice.pipeline.quality import Quality
-from sluice.profile import ColumnProfile, Profile
 from sluice.ranges import Counts
 from sluice.run.verdict import WARNS, causes, headed
 from sluice_spark.quality import past
@@ -114,8 +115,8 @@ def profile(rows: int, nulls: int = 0) -> Profile:
 def place(tmp_path: Path) -> Place:
     place = Place(tmp_path)
     for number, rows in enumerate((1000, 1000, 1000, 100)):
-        place.commit(f"r{number}", split(10 * number, 10 * number + 10), profile=profile(rows).as_dict())
-        place.ledger.judged(None, "p", f"r{number}", verdict="passed", judgement={})
+        place.commit(f"r{number}", split(10 * number, 10 * number + 10), facts=[profile(rows)])
+        place.ledger.decide("p", f"r{number}", Judged(verdict="passed", judgement={}))
     return place
 
 

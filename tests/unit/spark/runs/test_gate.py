@@ -11,6 +11,8 @@ from tests.fixtures.books import Place, span, split
 from tests.fixtures.ledgers import attempt
 
 from sluice.errors import QualityError
+from sluice.facts import Profile
+from sluice.ledger.events import BatchGivenUp, BatchStarted, VerdictAccepted
 from sluice.pipeline import load
 from sluice.ranges import RangeAccount
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
@@ -49,13 +51,13 @@ def test_gate_sums_up_offsets_that_an_earlier_attempt_of_the_run_lost(place: Pla
 
 
 def test_gate_gives_a_batch_up_also_in_a_run_that_judges_nothing(place: Place) -> None:
-    place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 1))
+    place.ledger.decide("p", "r", BatchGivenUp(reason="wrong unit", batch=(1, 1)))
     own = Gate(load(str(place.file)), "r2", place.ledger, None)
     assert own.given_up(WRITER, (1, 0), [span(0, 5)]) is None
     prepared = own.given_up(WRITER, (1, 1), [span(5, 9), span(0, 0, 1)])
     assert prepared is not None
     assert [(item.range, item.reason) for item in prepared.lost] == [(span(5, 9), "retracted: wrong unit")]
-    assert prepared.profiled is None, "that it has no rows is not usual, and is judged by nothing"
+    assert prepared.fact(Profile) is None, "that it has no rows is not usual, and is judged by nothing"
     own.admit(mock.Mock(), mock.Mock(), WRITER, prepared, (1, 0))
     assert own.summary(["r2"]) is None
 
@@ -65,12 +67,12 @@ def test_gate_applies_a_decision_to_its_records_and_not_to_a_batch_number(place:
     own, spark = gate(place, "r2", "it broke"), mock.MagicMock()
     with attempt(place.ledger, "r") as lease:
         for number in (0, 1):
-            place.ledger.batch_started(lease, epoch=1, batch=number, ranges=[span(5, 9), span(0, 0, 1)])
-    place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
-    place.ledger.verdict_accepted("p", "r", verdict="error", reason="fine", batch=(1, 1))
+            place.ledger.record(lease, BatchStarted(epoch=1, batch=number, ranges=[span(5, 9), span(0, 0, 1)]))
+    place.ledger.decide("p", "r", BatchGivenUp(reason="wrong unit", batch=(1, 0)))
+    place.ledger.decide("p", "r", VerdictAccepted(verdict="error", reason="fine", batch=(1, 1)))
     with attempt(place.ledger, "r2") as lease:
         more = [span(5, 12), span(0, 2, 1)]
-        place.ledger.batch_started(lease, epoch=1, batch=0, ranges=more)
+        place.ledger.record(lease, BatchStarted(epoch=1, batch=0, ranges=more))
         assert own.given_up(WRITER, (1, 0), more) is None
         assert own.given_up(WRITER, (1, 0), [span(5, 9)]) is not None
         with pytest.raises(QualityError):
@@ -80,11 +82,11 @@ def test_gate_applies_a_decision_to_its_records_and_not_to_a_batch_number(place:
 
 def test_gate_does_not_take_a_batch_for_accepted_that_is_given_up_while_it_is_prepared(place: Place) -> None:
     own, spark = gate(place, "r2", "it broke"), mock.MagicMock()
-    place.ledger.batch_given_up("p", "r", reason="wrong unit", batch=(1, 0))
+    place.ledger.decide("p", "r", BatchGivenUp(reason="wrong unit", batch=(1, 0)))
     with attempt(place.ledger, "r2") as lease:
         with pytest.raises(QualityError, match="it broke"):
             own.admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
-        place.ledger.verdict_accepted("p", "r2", verdict="error", reason="fine", batch=(1, 0))
+        place.ledger.decide("p", "r2", VerdictAccepted(verdict="error", reason="fine", batch=(1, 0)))
         own.admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
     assert verdict(own, "r2") == ("warned", ["accepted"])
 

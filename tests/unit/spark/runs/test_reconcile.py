@@ -20,6 +20,7 @@ from sluice.delta.names import interval_app_id
 from sluice.errors import CheckpointError
 from sluice.home import Home
 from sluice.ledger import Epoch, Ledger
+from sluice.ledger.events import batch_committed
 from sluice.ranges import Counts, RangeAccount
 from sluice.recovery import Route
 from sluice_spark.runs import reconcile as reconciling
@@ -41,7 +42,7 @@ def test_half_done_intervals_are_found_by_asking_the_table_only_about_unfinished
         with ledger.acquire("p", f"run {key}", scope=key) as lease:
             number = ledger.interval_resolved(lease, key, ranges=[span(0, 4)], whole=True, topic_ids={})
             if key != keys[4]:
-                ledger.batch_committed(lease, epoch=-number, batch=0, accounts=[split(0, 4)])
+                ledger.record(lease, *batch_committed(-number, 0, [split(0, 4)]))
     committed(tmp_path / "t", *((interval_app_id("p", key), 0) for key in keys))
     asked = mock.Mock(side_effect=DeltaTable.transaction_version)
     monkeypatch.setattr(DeltaTable, "transaction_version", lambda table, app: asked(table, app))
@@ -92,7 +93,7 @@ class Pipe:
     def enter(self, batch: int) -> None:
         """Enter a batch into the ledger."""
         with self.ledger.acquire("p", "dead") as lease:
-            self.ledger.batch_committed(lease, epoch=1, batch=batch, accounts=[self.account(batch)])
+            self.ledger.record(lease, *batch_committed(1, batch, [self.account(batch)]))
 
     def stand(self, planned: int, done: int, held: int, known: int) -> None:
         """Let the checkpoint have planned and done, the sink hold, and the ledger know that many batches."""

@@ -14,6 +14,7 @@ from tests.fixtures.ledgers import attempt
 
 from sluice.errors import ConfigError, QualityError, SinkError, SluiceError, SourceUnreachableError, TopicRecreatedError
 from sluice.ledger import Lease
+from sluice.ledger.events import Judged, batch_committed
 from sluice.pipeline import load
 from sluice.recovery import Recovery
 from sluice_spark.quality.judgement import Judgement
@@ -81,7 +82,7 @@ def test_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(place:
     place.commit("a", split(0, 5))
     with pytest.raises(SourceUnreachableError):  # without a verdict there is nothing to lose
         Retraction(context(place)).execute()
-    place.ledger.judged(None, "p", "a", verdict="failed", judgement={"reasons": ["x"]})
+    place.ledger.decide("p", "a", Judged(verdict="failed", judgement={"reasons": ["x"]}))
     with pytest.raises(ConfigError, match="'a'"):
         Retraction(context(place)).execute()
     row = place.ledger.known_run("p", "a")
@@ -96,7 +97,7 @@ def test_run_that_never_began_leaves_the_former_verdict(place: Place, run: str, 
     place.commit(run, *([split(0, 5)] if run == "a" else []))
     if run == "dead":
         place.execute("UPDATE sluice_run SET state = 'open', seconds = NULL WHERE run = 'dead'")
-    place.ledger.judged(None, "p", run, verdict=verdict, judgement={"reasons": ["x"]})
+    place.ledger.decide("p", run, Judged(verdict=verdict, judgement={"reasons": ["x"]}))
     with pytest.raises(SourceUnreachableError):
         Unlucky(context(place, run)).execute()
     row = place.ledger.known_run("p", run)
@@ -115,8 +116,10 @@ def test_run_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
     class Gated(Scripted):
         def script(self, lease: Lease) -> str | None:
             self._plan(lease, [span(10, 15)], [], epoch=1)
-            self.context.gate.admit(lease, mock.Mock(), mock.Mock(), mock.MagicMock(accounts=(), profile=None))
-            self.ledger.batch_committed(lease, epoch=1, batch=2, accounts=[split(10, 15)])
+            self.context.gate.admit(
+                lease, mock.Mock(), mock.Mock(), mock.MagicMock(accounts=(), fact=lambda kind: None)
+            )
+            self.ledger.record(lease, *batch_committed(1, 2, [split(10, 15)]))
             return self._judge(lease, mock.Mock())
 
     def settle(_ledger: Any, _session: Any, _sink: Any, runs: list[str]) -> Judgement:
@@ -125,7 +128,7 @@ def test_run_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
     place.configure(quality={"when": "before_commit"})
     for number, (run, gated) in enumerate((("unjudged", False), ("died", True))):
         with attempt(place.ledger, run, gated=gated, state="failed") as lease:
-            place.ledger.batch_committed(lease, epoch=1, batch=number, accounts=[split(number * 5, number * 5 + 5)])
+            place.ledger.record(lease, *batch_committed(1, number, [split(number * 5, number * 5 + 5)]))
     judge = mock.Mock(settle=mock.Mock(side_effect=settle), inspect=lambda *_: Judgement("s", 5))
     judge.name = "s"
     account = Gated(context(place, "own", judge=judge)).execute()

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fixtures.parquet import stage
 
-from sluice.profile import ColumnProfile, Profile
+from sluice.facts.profile import ColumnProfile, Profile
 from sluice_spark.sinks.parquet.profiled import nulls_of, profile_of
 
 CEST = timezone(timedelta(hours=2))

@@ -11,7 +11,9 @@ import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from sluice.facts.base import BatchFact
 
 __all__ = ["NO_ROWS", "SKETCH", "ColumnProfile", "Profile"]
 
@@ -129,18 +131,22 @@ class ColumnProfile:
 
 
 @dataclass(frozen=True)
-class Profile:
+class Profile(BatchFact):
     """Some rows. However many there are, it stays small."""
+
+    name: ClassVar[str] = "profile"
+    event: ClassVar[str] = "RowsProfiled"
+    accounted: ClassVar[bool] = False
 
     rows: int = 0
     columns: Mapping[str, ColumnProfile] = field(default_factory=dict)
 
-    def __or__(self, other: Profile) -> Profile:
+    def __or__(self, later: Self) -> Self:
         """Return the profile of both parts; no row may be in both."""
         columns = dict(self.columns)
-        for name, column in other.columns.items():
+        for name, column in later.columns.items():
             columns[name] = columns[name] | column if name in columns else column
-        return Profile(self.rows + other.rows, columns)
+        return type(self)(self.rows + later.rows, columns)
 
     def as_dict(self) -> dict[str, Any]:
         """Return a JSON-ready form."""
@@ -153,10 +159,10 @@ class Profile:
         return {"rows": self.rows, "columns": columns}
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Profile:
-        """Return what :meth:`as_dict` told."""
-        rows = told["rows"]
-        return cls(rows, {name: ColumnProfile.from_dict(one, rows) for name, one in told["columns"].items()})
+    def from_dict(cls, data: Mapping[str, Any]) -> Self:
+        """Read :meth:`as_dict`."""
+        rows = data["rows"]
+        return cls(rows, {name: ColumnProfile.from_dict(one, rows) for name, one in data["columns"].items()})
 
 
 NO_ROWS = Profile()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar, Self
+
+from sluice.facts.base import BatchFact
 
 __all__ = ["NONE", "Rescued"]
 
@@ -16,7 +18,7 @@ _LONGEST = 100
 
 
 @dataclass(frozen=True)
-class Rescued:
+class Rescued(BatchFact):
     """Unknown fields of some records. However many there are, it stays small.
 
     Parameters
@@ -26,6 +28,9 @@ class Rescued:
     fields
         By name, how many records had it; only the most frequent 20, so what is added up may lack rare ones.
     """
+
+    name: ClassVar[str] = "rescued"
+    event: ClassVar[str] = "FieldsRescued"
 
     records: int = 0
     fields: Mapping[str, int] = field(default_factory=dict)
@@ -40,13 +45,25 @@ class Rescued:
                 found[_cut(name)] += count
         return cls(records, _most(found))
 
-    def __or__(self, other: Rescued) -> Rescued:
-        """Return those of both; no record may be in both."""
-        return Rescued(self.records + other.records, _most(Counter(self.fields) + Counter(other.fields)))
+    def __bool__(self) -> bool:
+        """Return whether any record had one."""
+        return self.records > 0
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return a JSON-ready form, the most frequent fields first."""
-        return {"records": self.records, "fields": dict(self.fields)}
+    def __or__(self, later: Self) -> Self:
+        """Return the fields of both; no record may be in both."""
+        return type(self)(self.records + later.records, _most(Counter(self.fields) + Counter(later.fields)))
+
+    def account(self) -> dict[str, Any]:
+        """Return ``rescued``, the most frequent fields first."""
+        return {"rescued": self.as_dict()} if self else {}
+
+    @classmethod
+    def lines(cls, account: Mapping[str, Any]) -> Iterator[str]:
+        """Yield how many records had unknown fields, and which."""
+        if told := account.get("rescued"):
+            names = ", ".join(f"{name!r} ({count:,})" for name, count in told["fields"].items())
+            had = f"{told['records']:,} records have fields that the schema does not have"
+            yield f"rescued: {had}, kept in _rescued: {names}"
 
 
 def _most(found: Counter[str]) -> dict[str, int]:
