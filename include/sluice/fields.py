@@ -14,7 +14,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core.core_schema import ModelSchema, TimedeltaSchema
 
-from sluice.storage import is_url
+from sluice.storage import has_secret, is_url
 
 __all__ = [
     "DELETED",
@@ -22,6 +22,7 @@ __all__ = [
     "TAKES_AWAY",
     "Duration",
     "JsonSchema",
+    "Location",
     "Strict",
     "TablePath",
     "described",
@@ -172,9 +173,23 @@ def one_of(model: BaseModel, what: str) -> None:
         raise ValueError(f"{what} needs exactly one of: {names}")
 
 
+def _open(path: str) -> str:
+    if is_url(path) and has_secret(path):
+        raise ValueError(
+            "the URL has a secret, which logs and the ledger would show: put it where Spark, Arrow and delta-rs find "
+            "it, such as the environment of the process"
+        )
+    return path
+
+
+Location = Annotated[str, Field(min_length=1), AfterValidator(_open)]
+"""A path or a URL, without credentials."""
+
+
 def _place(path: str) -> str:
     if not is_url(path):
         return path
+    _open(path)
     rest = path.partition("://")[2].rstrip("/")
     if found := sorted(set("#?%") & set(rest)):
         raise ValueError(

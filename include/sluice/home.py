@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
 
 from sluice.errors import ConfigError
@@ -39,7 +40,7 @@ class Home:
                 state="nothing was read or written",
                 next_step="name a folder that all machines share; a sink's path in the pipeline file may be a URL",
             )
-        return cls(str((base() / raw).resolve()))
+        return cls(str((base() / os.path.expanduser(raw)).resolve()))
 
     def create(self) -> None:
         """Create the home and the folders that keep records, for this user alone. Existing ones stay as they are.
@@ -82,9 +83,12 @@ class Home:
 
     @property
     def ledger_url(self) -> str:
-        """``SLUICE_LEDGER_URL``, or a SQLite file in the home."""
+        """``SLUICE_LEDGER_URL``, or a SQLite file in the home; a relative path begins as :meth:`from_env` says."""
         quoted = self.root.replace("%", "%25").replace("?", "%3F")  # what has a meaning in a database URL
-        return os.environ.get("SLUICE_LEDGER_URL") or f"sqlite:///{quoted}/ledger.db"
+        url = os.environ.get("SLUICE_LEDGER_URL") or f"sqlite:///{quoted}/ledger.db"
+        # as SLUICE_HOME: each working directory would have a ledger of its own
+        relative = re.match(r"sqlite(\+\w+)?:///(?!/|file:|:memory:)(?=.)", url)
+        return f"{relative[0]}{base().resolve()}/{url[relative.end() :]}" if relative else url
 
     @property
     def data_docs(self) -> str:

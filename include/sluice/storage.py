@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from contextlib import suppress
 from functools import lru_cache
@@ -11,7 +12,16 @@ from urllib.parse import urlsplit
 
 from sluice.errors import AuthorizationError, ConfigError, SinkError, SluiceError
 
-__all__ = ["DENIALS", "file_system", "in_arrows_reach", "is_url", "make_folder", "remove", "told_by_store"]
+__all__ = [
+    "DENIALS",
+    "file_system",
+    "has_secret",
+    "in_arrows_reach",
+    "is_url",
+    "make_folder",
+    "remove",
+    "told_by_store",
+]
 
 _S3 = ("s3", "s3a")
 DENIALS = (
@@ -21,6 +31,18 @@ DENIALS = (
 """Error codes of S3's clients for credentials that the store refuses, and for missing rights."""
 _NO_BUCKET = "NoSuchBucket"
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+
+
+_SECRET = re.compile(
+    r"://[^/?#\s@:]*:[^/?#\s@]+@|[?&;](sig|password|passwd|pwd|secret|token|access_?key)="
+    r"|-D\S*(password|passwd|secret|token)\S*=",
+    re.IGNORECASE,
+)
+
+
+def has_secret(text: str) -> bool:
+    """Return whether a text has an address with a password, or an option that is a secret."""
+    return _SECRET.search(text) is not None
 
 
 def is_url(path: str) -> bool:

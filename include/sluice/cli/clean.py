@@ -17,8 +17,14 @@ __all__ = ["clean"]
 def clean(pipeline: str, *, before: str | None, older_than: timedelta | None, dry_run: bool, as_json: bool) -> None:
     """Remove applied segments that are older than a time or an age; by default older than ``wal.keep``."""
     spec, ledger = load(pipeline), Ledger.open()
+    if before is not None and older_than is not None:
+        raise ConfigError(
+            "--before and --older-than name two thresholds",
+            state="nothing was removed",
+            next_step="leave one of them out",
+        )
     now = datetime.now(UTC)
-    threshold = _time(before) if before else now - (older_than if older_than is not None else spec.wal.keep)
+    threshold = _time(before) if before is not None else now - (older_than if older_than is not None else spec.wal.keep)
     found = clean_log(ledger, spec, Home.from_env(), threshold, dry_run=dry_run)
     told = {"pipeline": spec.name, "threshold": threshold.isoformat(), "dry_run": dry_run, **found.as_dict()}
     if as_json:

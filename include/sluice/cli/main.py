@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import sys
 from datetime import UTC, datetime, timedelta
 from typing import Annotated
@@ -171,8 +173,7 @@ def status(
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline) if pipeline else None
-    newest = ledger.runs(name, limit=limit)
-    hidden = ledger.forgotten({r.pipeline for r in newest}) if name is None else set()
+    newest = ledger.runs(name, without=ledger.forgotten(ledger.pipelines()) if name is None else (), limit=limit)
     rows = [
         {
             "pipeline": r.pipeline,
@@ -184,7 +185,6 @@ def status(
             "error": r.error,
         }
         for r in newest
-        if r.pipeline not in hidden
     ]
     if as_json:
         print_json(rows)
@@ -206,7 +206,9 @@ def status(
 def lag(
     pipeline: OptionalName = None,
     watch: Annotated[bool, typer.Option("--watch", help="Repeat until Ctrl-C.")] = False,
-    interval: Annotated[float, typer.Option(min=0.1, help="Seconds between two measurements.")] = 10.0,
+    interval: Annotated[
+        float | None, typer.Option(min=0.1, help="Seconds between two measurements, with --watch. Default: 10.")
+    ] = None,
     as_json: AsJson = False,
     openmetrics: Annotated[
         str | None,
@@ -244,9 +246,17 @@ def lag(
     20 UNKNOWN: no broker answers
     23 AUTH
     """
-    from sluice.cli.lag import show
+    from sluice.cli.lag import STDOUT, show
 
-    raise typer.Exit(show(pipeline, watch=watch, interval=interval, as_json=as_json, metrics=openmetrics))
+    if interval is not None and not watch:
+        raise ConfigError("--interval goes with --watch", state="nothing was read", next_step="give --watch, too")
+    if as_json and openmetrics == STDOUT:
+        raise ConfigError(
+            "--json and --openmetrics - both print to stdout",
+            state="nothing was read",
+            next_step="leave one of them out, or name a file for --openmetrics",
+        )
+    raise typer.Exit(show(pipeline, watch=watch, interval=interval or 10.0, as_json=as_json, metrics=openmetrics))
 
 
 @app.command()
@@ -511,7 +521,9 @@ def state(
     history: Annotated[
         bool, typer.Option("--history", help="Instead, how large it was after each run, as the ledger has it.")
     ] = False,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="With --history: maximum number of runs.")] = 20,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="With --history: maximum number of runs. Default: 20.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Show which windows of event time are open, or how many keys dedupe or a processor keeps, and until when.
@@ -542,7 +554,9 @@ def state(
                 state="nothing was read",
                 next_step="leave out --key and --batch, or --history",
             )
-        raise typer.Exit(shown.history(pipeline, limit=limit, as_json=as_json))
+        raise typer.Exit(shown.history(pipeline, limit=limit or 20, as_json=as_json))
+    if limit is not None:
+        raise ConfigError("--limit goes with --history", state="nothing was read", next_step="give --history, too")
     raise typer.Exit(shown.state(pipeline, key=key or [], batch=batch, as_json=as_json))
 
 
@@ -584,7 +598,15 @@ def schema(
     found = Pipeline.model_json_schema(by_alias=True, schema_generator=JsonSchema)
     text = json.dumps(found, indent=2) + "\n"
     if write:
-        (pipelines_folder().parent / "pipeline.schema.json").write_text(text)
+        file = pipelines_folder().parent / "pipeline.schema.json"
+        try:
+            file.write_text(text)
+        except OSError as error:
+            raise ConfigError(
+                f"{file} cannot be written: {error.strerror}",
+                state="nothing was written",
+                next_step="make it writable, or print the schema: sluice schema",
+            ) from None
     else:
         sys.stdout.write(text)
 
@@ -593,7 +615,7 @@ def _age(text: str | None, option: str) -> timedelta | None:
     from sluice.fields import duration
 
     try:
-        return duration(text) if text else None
+        return None if text is None else duration(text)
     except ValueError as error:
         raise ConfigError(
             f"{option}: {error}", state="nothing was removed", next_step="write it as 36h or 7d"
@@ -627,6 +649,11 @@ def main() -> None:
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT) or error.filename is not None:
+            raise
+        err.print(f"sluice: error: the output could not be written: {error.strerror}", markup=False)
+        os._exit(1)  # Python would try once more to write the rest
     except SluiceError as error:
         err.print(f"sluice: error: {error}", markup=False)
         told = {"type": type(error).__name__, "what": error.what, "state": error.state, "next": error.next_step}

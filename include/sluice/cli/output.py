@@ -30,7 +30,7 @@ _PLACES = ("partition", "start", "end", "position")
 COUNTS = ("planned", "written", "filtered", "quarantined", "absent", "lost")
 
 # in a pipe, tables may be wider than a terminal
-out = Console(width=None if sys.stdout.isatty() else 240)
+out = Console(width=None if sys.stdout is not None and sys.stdout.isatty() else 240)
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 
 

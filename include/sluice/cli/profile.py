@@ -28,7 +28,9 @@ def profile(
     column: Annotated[
         str | None, typer.Option(metavar="C", help="Show this column of the newest runs, in place of one run.")
     ] = None,
-    limit: Annotated[int, typer.Option(min=1, metavar="N", help="How many runs, with --column.")] = 20,
+    limit: Annotated[
+        int | None, typer.Option(min=1, metavar="N", help="How many runs, with --column. Default: 20.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
     """Show what the rows of a run look like: nulls, least and greatest values.
@@ -43,9 +45,11 @@ def profile(
     from sluice.facts.profile import NO_ROWS
     from sluice.ledger import Ledger
 
+    if limit is not None and column is None:
+        raise ConfigError("--limit goes with --column", state="nothing was read", next_step="give a column, too")
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
-    runs = [ledger.known_run(name, run).run] if run is not None else ledger.profiled(name, limit=limit)
+    runs = [ledger.known_run(name, run).run] if run is not None else ledger.profiled(name, limit=limit or 20)
     found = {key: profiles.get(key) for profiles in [ledger.profiles(name, runs)] for key in runs}
     if column is None and run is None:
         wrote = [key for key in runs if (found[key] or NO_ROWS).rows]

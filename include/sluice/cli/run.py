@@ -14,7 +14,7 @@ from sluice.cli.output import (
     print_table,
 )
 from sluice.connections import Connection, find, look_up
-from sluice.errors import ExitCode, QualityError, SluiceError
+from sluice.errors import ConfigError, ExitCode, QualityError, SluiceError
 from sluice.facts import lines
 from sluice.home import Home
 from sluice.lag.current import waiting
@@ -57,6 +57,12 @@ def drive(
         An interval of record time, in ISO 8601; None means what is available now.
     """
     spec = load(pipeline)
+    if empty := [name for name, given in (("--start", start), ("--end", end)) if given is not None and not given]:
+        raise ConfigError(
+            f"{empty[0]} is empty",
+            state="nothing was read or written",
+            next_step="give start and end of an interval; leave both options out for what is available now",
+        )
     request = RunRequest.of(
         spec,
         run_id,

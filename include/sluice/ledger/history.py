@@ -115,11 +115,19 @@ class Histories(LedgerQueries):
         }
 
     def forgotten(self, among: Collection[str]) -> set[str]:
-        """Return which of these pipelines were forgotten, and have not run since."""
+        """Return which of these pipelines were forgotten, and have neither run nor been renamed since."""
         events, runs = schema.event, schema.run
         newest = sa.select(sa.func.max(runs.c.sequence)).where(runs.c.pipeline == events.c.pipeline).scalar_subquery()
+        renamed = events.alias()
         query = sa.select(events.c.pipeline).where(
-            events.c.pipeline.in_(list(among)), events.c.type == "PipelineForgotten", events.c.id > newest
+            events.c.pipeline.in_(list(among)),
+            events.c.type == "PipelineForgotten",
+            events.c.id > newest,
+            ~sa.exists().where(
+                renamed.c.pipeline == events.c.pipeline,
+                renamed.c.type == "PipelineAdopted",
+                renamed.c.id > events.c.id,
+            ),
         )
         return {r["pipeline"] for r in self._rows(query)}
 

@@ -121,13 +121,21 @@ class LedgerQueries(Deeds):
         )
 
     def runs(
-        self, pipeline: str | None = None, *, state: str | None = None, kind: str | None = None, limit: int = 20
+        self,
+        pipeline: str | None = None,
+        *,
+        state: str | None = None,
+        kind: str | None = None,
+        without: Collection[str] = (),
+        limit: int = 20,
     ) -> list[RunRow]:
-        """Return the newest runs, newest first."""
+        """Return the newest runs, newest first; ``without`` those of some pipelines."""
         table = schema.run
         query = sa.select(table).order_by(table.c.sequence.desc()).limit(limit)
         if pipeline is not None:
             query = query.where(table.c.pipeline == pipeline)
+        if without:
+            query = query.where(table.c.pipeline.not_in(list(without)))
         if state is not None:
             query = query.where(table.c.state == state)
         if kind is not None:

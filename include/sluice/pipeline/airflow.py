@@ -30,10 +30,19 @@ def _address(text: str) -> str:
     return text
 
 
+def _line(text: str) -> str:
+    if not text.isprintable():
+        raise ValueError("it has a character that is not printable: write one line of text")
+    return text
+
+
 _ADDRESS = r"^[^@\s,;]+@[^@\s,;]+$"
 
 Address = Annotated[str, AfterValidator(_address), Field(json_schema_extra={"pattern": _ADDRESS})]
 """A mail address."""
+
+Label = Annotated[str, Field(min_length=1, max_length=200), AfterValidator(_line)]
+"""A name that Airflow stores: one line."""
 
 Target = Annotated[str, AfterValidator(_target)]
 """``package.module:name``, on the Python path."""
@@ -56,19 +65,19 @@ class Airflow(Strict):
     execution_timeout: Duration = timedelta(hours=12)
     """The longest that one attempt of a task may take. Then Airflow ends its driver; a retry goes on with the run."""
 
-    max_drivers: Annotated[int, Field(ge=1)] = 2
+    max_drivers: Annotated[int, Field(ge=1, le=10_000)] = 2
     """How many runs of the DAG may be in ``ingest`` at the same time: those of a backfill, and the live one."""
-    pool: Annotated[str, Field(min_length=1)] | None = None
+    pool: Label | None = None
     """A pool of Airflow's, which has to exist, for the tasks that start Spark: it bounds several pipelines together."""
-    owner: Annotated[str, Field(min_length=1)] | None = None
+    owner: Label | None = None
     """The owner that Airflow shows for the DAG; by default Airflow's own default."""
-    tags: tuple[Annotated[str, Field(min_length=1, max_length=100)], ...] = ()
+    tags: tuple[Annotated[Label, Field(max_length=100)], ...] = ()
     """Tags of the DAG, beside those that Sluice adds."""
-    description: str | None = None
+    description: Annotated[str, Field(max_length=2000), AfterValidator(_line)] | None = None
     """One line about the DAG, in Airflow's list of DAGs."""
-    retries: Annotated[int, Field(ge=0)] = 3
+    retries: Annotated[int, Field(ge=0, le=1000)] = 3
     """How often a task is tried again, where trying again may help."""
-    queue: Annotated[str, Field(min_length=1)] | None = None
+    queue: Label | None = None
     """The queue of the DAG's tasks, for executors that have queues."""
     priority: Annotated[int, Field(ge=1, le=1_000_000)] = 1
     """The priority weight of the DAG's tasks: a larger one gets a free place first."""
@@ -76,7 +85,7 @@ class Airflow(Strict):
     """A DAG ``PIPELINE.maintenance`` that redrives on request, audits and cleans: a cron line (UTC), or ``manual``."""
     maintenance_steps: Annotated[tuple[Step, ...], Field(min_length=1)] = ("audit", "clean")
     """What that DAG does behind a redrive, in this order: ``audit``, ``clean``, ``compact``, ``vacuum``."""
-    start_date: date | None = None
+    start_date: Annotated[date, Field(ge=date(1970, 1, 1))] | None = None
     """The first day, in UTC, that a backfill may reprocess; by default in the year 2000."""
     access_control: dict[str, tuple[Annotated[str, Field(min_length=1)], ...]] | None = None
     """What each role may do with the DAG, such as ``{Analyst: [can_read]}``; for auth managers with roles of a DAG."""

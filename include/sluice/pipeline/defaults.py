@@ -50,6 +50,6 @@ def under(own: Mapping[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]
             merged[key] = value
         elif isinstance(value, dict) and isinstance(own[key], dict):
             merged[key] = under(own[key], value)
-        elif own[key] is None and key in SHARED:
+        elif own[key] is None:
             del merged[key]
     return merged

@@ -23,6 +23,7 @@ from sluice.shipped import CHECKOUT, base
 __all__ = ["Clash", "clash_of", "find", "load", "load_all", "named", "pipelines_folder", "places", "relative"]
 
 _UNTOUCHED = "nothing was read or written"
+_SUFFIXES = (".yaml", ".yml")
 
 
 def pipelines_folder() -> Path:
@@ -60,7 +61,7 @@ def find(name_or_path: str) -> Path:
         If there is none, or more than one; with the names that exist.
     """
     path = Path(name_or_path)
-    is_path = path.suffix in (".yaml", ".yml")
+    is_path = path.suffix.lower() in _SUFFIXES
     if is_path and _is_file(path):
         return Path(os.path.abspath(path))
     folder = _folder() if is_path else pipelines_folder()
@@ -179,11 +180,12 @@ def load_all(folder: Path | None = None, *, below: bool = False) -> Iterator[tup
 
     A bad file yields its error and does not affect the others. Of two files with the same pipeline name, or with tables
     that overlap, one is refused: the newcomer, as far as that can be seen. So is a file that is called like another
-    one's pipeline, and one that ends in ``.yml`` and looks like a pipeline's.
+    one's pipeline, and one that looks like a pipeline's and ends in ``.yml`` or ``.YAML``.
     """
     root = folder or pipelines_folder()
     every = root.rglob if below else root.glob
-    yield from ((path, _misnamed(path)) for path in sorted(every("*.yml")) if _is_meant(path))
+    others = (path for path in every("*.[yY]*[mM][lL]") if path.suffix != ".yaml" and path.suffix.lower() in _SUFFIXES)
+    yield from ((path, _misnamed(path)) for path in sorted(others) if _is_meant(path))
     found = [(path, _loaded(path)) for path in _files(every("*.yaml"))]
     owners = _owners([item for _, item in found if isinstance(item, Pipeline)])
     clashes = _clashes(list(owners.values()))
@@ -382,7 +384,7 @@ def _loaded(path: Path) -> Pipeline | ConfigError:
 
 
 def _is_meant(path: Path) -> bool:
-    """Return whether somebody takes a file that ends in ``.yml`` for one of Sluice's."""
+    """Return whether a file with another ending looks like one of Sluice's."""
     return path.stem == Path(DEFAULTS).stem or _name_in(path) is not None
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from sluice.fields import Strict
+from sluice.fields import Location, Strict
 from sluice.pipeline.sections import EVERYTHING
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class DeltaLookup(Strict):
     """A Delta table that the transform reads; no run writes to it."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: Location
     """Relative to ``SLUICE_HOME``, absolute, or a URL."""
     version: Annotated[int, Field(ge=0)] | None = None
     """The version that every batch reads, also one that is processed again; by default the newest when a run begins."""

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from sluice.pipeline.defaults import DEFAULTS
+from sluice.storage import has_secret
 
 __all__ = ["explain", "line_of", "said"]
 
@@ -32,6 +33,12 @@ _LONGEST = 60
 
 def line_of(tree: Any, loc: Sequence[str | int]) -> str:
     """Return ``line N: `` for the YAML node that is nearest to a location; an empty text if there is none."""
+    line = _found(tree, loc)[0]
+    return f"line {line}: " if line else ""
+
+
+def _found(tree: Any, loc: Sequence[str | int]) -> tuple[int | None, bool]:
+    """Return the line of the YAML node that is nearest to a location, and whether it is there itself."""
     node, line = tree, None
     for part in loc:
         child = None
@@ -43,9 +50,24 @@ def line_of(tree: Any, loc: Sequence[str | int]) -> str:
             child = node.value[part]
             line = child.start_mark.line + 1
         if child is None:
-            break
+            return line, False
         node = child
-    return f"line {line}: " if line else ""
+    return line, True
+
+
+def _keys(loc: Sequence[str | int]) -> list[str | int]:
+    """Return a location without what pydantic adds to it for unions and keys."""
+    return [part for part in loc if part not in ("Schedule", "[key]") and not str(part).startswith("literal[")]
+
+
+def _has(shared: Any, loc: Sequence[str | int]) -> bool:
+    """Return whether the defaults have a value at a location."""
+    for part in loc:
+        here = shared if isinstance(shared, Mapping) else dict(enumerate(shared)) if isinstance(shared, list) else {}
+        if part not in here:
+            return False
+        shared = here[part]
+    return bool(loc)
 
 
 def explain(
@@ -72,8 +94,9 @@ def explain(
         if detail["type"] == "too_short" and any(len(at) > len(loc) and at[: len(loc)] == loc for at in places):
             continue  # its elements were refused, so none was left
         line = _line(detail, tree, model)
-        if loc and loc[0] in shared and not line_of(tree, loc[:1]):
-            line = f"{DEFAULTS}: {line}"
+        place = _keys(loc)
+        if _has(shared, place) and not _found(tree, place)[1]:
+            line = f"{DEFAULTS}: {line.removeprefix(line_of(tree, place))}"
         if line not in seen:
             seen.add(line)
             yield line
@@ -93,13 +116,18 @@ def said(detail: ErrorDetails, keys: Sequence[str] = ()) -> str:
         if given is None:
             return f"nothing is given, and {wanted} is expected: give it, or leave the key out"
         return f"expected {wanted}, not {_called(given)}{fix}"
+    if given is None and kind == "value_error":
+        return "nothing is given: give a value, or leave the key out"
     message = detail["msg"].removeprefix("Value error, ")
     if kind in ("too_short", "string_too_short"):
         message = "is empty: give at least one, or leave the key out" if kind == "too_short" else "is empty"
+    elif kind == "string_too_long":
+        message = f"has more than {(detail.get('ctx') or {}).get('max_length'):,} characters"
     elif kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         message = f"{words} {(detail.get('ctx') or {}).get(name)}"
     scalar = isinstance(given, int | float | bool) or (isinstance(given, str) and 0 < len(given) <= _LONGEST)
+    scalar = scalar and not has_secret(str(given))
     return f"{message} (given: {given!r})" if scalar and repr(given) not in message else message
 
 
@@ -146,7 +174,7 @@ def _called(given: Any) -> str:
 
 
 def _line(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> str:
-    loc = [p for p in detail["loc"] if p not in ("Schedule", "[key]") and not str(p).startswith("literal[")]
+    loc = _keys(detail["loc"])
     key = ".".join(str(p) for p in loc)
     if detail["type"] == "extra_forbidden":
         return f"{line_of(tree, loc)}{key}: unknown key; {_other_key(loc, model)}"

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from sluice.errors import ConfigError
 from sluice.fields import Strict
 from sluice.pipeline.mistakes import said
+from sluice.storage import has_secret
 
 __all__ = ["CORE", "LOCAL", "RESERVED", "RESOURCES", "WORKERS", "Spark"]
 
@@ -90,7 +91,6 @@ _HARMLESS = re.compile(
     re.IGNORECASE,
 )
 """Keys that say where a secret is, and not what it is."""
-_IN_VALUE = re.compile(r"-D\S*(password|passwd|secret|token)\S*=", re.IGNORECASE)
 _MEMORY = re.compile(r"^[1-9]\d*[kmgt]b?$", re.IGNORECASE)
 
 
@@ -173,7 +173,7 @@ def _refusal(key: str, value: str = "") -> str | None:
         return f"{RESERVED[key]}; leave it out here"
     if not key.startswith("spark."):
         return "Spark ignores a key that does not begin with spark."
-    if (_SECRET.search(key) and not _HARMLESS.search(key)) or _IN_VALUE.search(value):
+    if (_SECRET.search(key) and not _HARMLESS.search(key)) or has_secret(value):
         return (
             "a secret would be in the command line, which every user of the machine can read; put it where Spark's "
             "driver finds it, such as a credentials provider or conf/spark-defaults.conf"

@@ -15,20 +15,66 @@ __all__ = ["YamlError", "read"]
 
 _LARGEST, _DEEPEST, _MOST = 1 << 20, 100, 100_000
 """Bytes, levels and values of a file."""
-_BOOL, _TIME = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:timestamp"
-_BOOLS = re.compile("(?:true|True|TRUE|false|False|FALSE)$")
+_TAG = "tag:yaml.org,2002:"
+_CORE = {
+    f"{_TAG}bool": re.compile("(?:true|True|TRUE|false|False|FALSE)$"),
+    f"{_TAG}int": re.compile("[-+]?[0-9]+$"),
+    f"{_TAG}float": re.compile(
+        r"(?:[-+]?(?:\.[0-9]+|[0-9]+\.[0-9]*)(?:[eE][-+]?[0-9]+)?|[-+]?[0-9]+[eE][-+]?[0-9]+|[-+]?\.inf|\.nan)$"
+    ),
+}
+"""Values as YAML 1.2 has them: of YAML 1.1, ``no`` is false, ``010`` is 8 and ``1:30`` is 90."""
+
+
+class _Whole(int):
+    """A whole number that is shown as the file has it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+class _Decimal(float):
+    """A number that is shown as the file has it."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
 
 
 class _Loader(yaml.SafeLoader):
-    """Leaves dates as text: what is no date is then refused where a date is wanted, with its line.
-
-    ``on``, ``off``, ``yes`` and ``no`` are text too, as in YAML 1.2: ``panes: off`` is no boolean.
-    """
+    """Leaves dates as text: a wrong date is then refused where a date is wanted, with its line."""
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first: [(tag, _BOOLS if tag == _BOOL else pattern) for tag, pattern in found if tag != _TIME]
+        first: [(tag, _CORE.get(tag, pattern)) for tag, pattern in found if tag != f"{_TAG}timestamp"]
         for first, found in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
+
+    def _text(self, node: yaml.ScalarNode) -> str:
+        """Return a text; JSON writes a character beyond 16 bits as two escapes, which YAML reads as two characters."""
+        text = str(self.construct_scalar(node))
+        try:
+            return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16")
+        except UnicodeDecodeError:
+            raise YamlError(f"line {node.start_mark.line + 1}: this is no text: it has half a character") from None
+
+    def _whole(self, node: yaml.ScalarNode) -> int:
+        text = str(self.construct_scalar(node))
+        found = _Whole(text)
+        found.text = text
+        return found
+
+    def _decimal(self, node: yaml.ScalarNode) -> float:
+        text = str(self.construct_scalar(node))
+        found = _Decimal(text.replace(".inf", "inf").replace(".nan", "nan"))
+        found.text = text
+        return found
+
+
+for _name, _maker in (("str", _Loader._text), ("int", _Loader._whole), ("float", _Loader._decimal)):
+    _Loader.add_constructor(f"{_TAG}{_name}", _maker)
 
 
 class _FastLoader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]

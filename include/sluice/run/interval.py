@@ -105,6 +105,13 @@ def moment_of(text: str) -> datetime:
     """
     try:
         found = datetime.fromisoformat(text.strip())
+        found.astimezone(UTC)
+    except OverflowError:
+        raise ConfigError(
+            f"{text!r} is, in UTC, not within the years 1 to 9999",
+            state=_UNTOUCHED,
+            next_step="choose a time within them",
+        ) from None
     except ValueError:
         raise ConfigError(
             f"{text!r} is not a time in ISO 8601",

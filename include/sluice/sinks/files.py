@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 
-from sluice.fields import Duration
+from sluice.fields import Duration, Location
 from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.storage import is_url
 
@@ -26,7 +26,7 @@ def _path(path: str) -> str:
 class FilesSink(SinkConfig):
     """Parquet files in a folder, with a manifest that says which of them count."""
 
-    path: Annotated[str, Field(min_length=1), AfterValidator(_path)]
+    path: Annotated[Location, AfterValidator(_path)]
     """A folder of a file system: relative to ``SLUICE_HOME``, or absolute."""
     format: Literal["parquet"] = "parquet"
     """The format of the files."""

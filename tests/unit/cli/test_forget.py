@@ -9,6 +9,8 @@ from tests.fixtures.books import Place
 from tests.fixtures.ledgers import attempt
 from tests.unit.cli.conftest import Sluice
 
+from sluice.ledger.events import PipelineForgotten
+
 
 def listed(sluice: Sluice) -> set[str]:
     return {run["pipeline"] for run in sluice("status", "--json").json}
@@ -40,3 +42,18 @@ def test_forget_hides_a_pipeline_without_a_file_until_it_runs_again(story: Place
 def test_forget_refuses_a_name_that_the_ledger_does_not_have(story: Place, sluice: Sluice, name: str) -> None:
     assert sluice("forget", name, "--reason", "x").exit_code == 10
     assert json.dumps(story.ledger.events(name)) == "[]"
+
+
+def test_status_lists_as_many_runs_as_asked_beside_forgotten_pipelines(story: Place, sluice: Sluice) -> None:
+    for pipeline in ("other", "p"):
+        with attempt(story.ledger, "newest", pipeline=pipeline, state="done"):
+            pass
+    story.ledger.decide("p", "forget", PipelineForgotten(reason="x"))
+    assert [run["pipeline"] for run in sluice("status", "--limit", "1", "--json").json] == ["other"]
+
+
+def test_status_lists_a_forgotten_pipeline_that_was_renamed(story: Place, sluice: Sluice) -> None:
+    story.ledger.decide("p", "forget", PipelineForgotten(reason="x"))
+    with story.ledger.acquire("q", "adopt") as lease:
+        story.ledger.adopted(lease, "p")
+    assert listed(sluice) == {"q"}

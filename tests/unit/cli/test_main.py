@@ -130,6 +130,15 @@ redrive p --range nosuch:0:1-5
 redrive p --range t:9:1-5
 redrive p --range t:0:20-25
 vacuum p --older-than soon
+vacuum p --older-than ''
+clean p --before ''
+clean p --before 2026-01-01 --older-than 1d
+run p --start '' --end ''
+run p --start 0001-01-01T00:00:00+14:00 --end 2026-01-01
+lag p --interval 5
+lag p --json --openmetrics -
+profile p --limit 5
+state p --limit 5
 """
 
 

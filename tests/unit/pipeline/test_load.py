@@ -49,7 +49,6 @@ def written(folder: Path, **files: str) -> dict[str, Pipeline | ConfigError]:
     ("text", "named"),
     [
         (b"a: 1\nb: gr\xfc\xdfe\n", "line 2"),
-        (b"a: 0b_\n", "YAML"),
         (b"a: [1\n", "YAML"),
         (b"a: 1\na: 2\n", "line 2: a"),
         (b"a: " + b"[" * 300 + b"]" * 300, "deeper than 100"),
@@ -61,6 +60,7 @@ def written(folder: Path, **files: str) -> dict[str, Pipeline | ConfigError]:
             "100,000",
         ),
         (b"#" * (1 << 20) + b"\na: 1\n", "larger than 1,048,576 bytes"),
+        (b'a: 1\nb: "\\ud83d x"\n', "line 2: .* half a character"),
     ],
 )
 def test_yaml_that_cannot_be_read_is_one_error(tmp_path: Path, text: bytes, named: str) -> None:
@@ -74,6 +74,21 @@ def test_yaml_words_are_text_but_for_true_and_false(tmp_path: Path) -> None:
     file = tmp_path / "p.yaml"
     file.write_text("a: [off, NO, yes, y, true, False]")
     assert read(file)[0] == {"a": ["off", "NO", "yes", "y", True, False]}
+
+
+def test_yaml_numbers_are_those_of_version_1_2_and_keep_their_text(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text("a: [010, 1.10, -5, +7, 1e3, .5, -.inf, 12:30, 1_000, 0x1F, 0o17, 1.2.3]")
+    found = read(file)[0]["a"]
+    assert found == [10, 1.1, -5, 7, 1000.0, 0.5, float("-inf"), "12:30", "1_000", "0x1F", "0o17", "1.2.3"]
+    assert list(map(str, found[:7])) == ["010", "1.10", "-5", "+7", "1e3", ".5", "-.inf"]
+    assert json.dumps(found[:3]) == "[10, 1.1, -5]"
+
+
+def test_yaml_escapes_of_json_are_one_character(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(json.dumps({"a🚀": "🚀 orders ä"}))
+    assert read(file)[0] == {"a🚀": "🚀 orders ä"}
 
 
 def test_pipelines_of_the_project_are_valid() -> None:
@@ -190,10 +205,10 @@ def test_pipeline_function_is_found_without_importing_the_packages_around_it(
     assert module.partition(".")[0] not in sys.modules
 
 
-@pytest.mark.parametrize("name", ["orders", "_defaults"])
-def test_pipeline_file_with_the_ending_yml_is_refused_with_the_command_that_renames_it(folder: Path, name: str) -> None:
+@pytest.mark.parametrize("name", ["orders.yml", "orders.YAML", "orders.Yml", "_defaults.yml"])
+def test_pipeline_file_with_another_ending_is_refused_with_the_command_that_renames_it(folder: Path, name: str) -> None:
     written(folder, p="p")
-    file = folder / f"{name}.yml"
+    file = folder / name
     file.write_text(named("orders"))
     (folder / "workflow.yml").write_text("on: push\n")  # of another program
     (folder / ".#p.yaml").symlink_to("me@host.1234")  # of an editor
@@ -210,14 +225,15 @@ def test_pipeline_file_has_the_defaults_of_its_folder_below_its_own_keys(
 ) -> None:
     defaults = folder / "_defaults.yaml"
     defaults.write_text("# nothing yet\n")
-    own = "airflow: {tags: [b]}\nrecovery: replay\nlag: null\nspark: {conf: {spark.y: 3}, driver_memory: null}\n"
+    own = "airflow: {tags: [b], email: null}\nrecovery: replay\nlag: null\n"
+    own += "spark: {conf: {spark.y: 3}, driver_memory: null}\n"
     for path, name, more in (("plain", "plain", ""), ("own", "own", own), ("below/far", "far", "")):
         file = (folder / path).with_suffix(".yaml")
         file.parent.mkdir(exist_ok=True)
         file.write_text(named(name, more=more))
     assert load("plain").airflow.owner is None
     defaults.write_text(
-        "airflow: {owner: team, tags: [a], retries: 1}\nrecovery: wal\nlag: {max_records: 5}\n"
+        "airflow: {owner: team, tags: [a], retries: 1, email: [a@b]}\nrecovery: wal\nlag: {max_records: 5}\n"
         "spark: {conf: {spark.x: 1, spark.y: 2}, driver_memory: 2g}\n"
     )
     for name, tags, recovery, conf in (
@@ -227,6 +243,7 @@ def test_pipeline_file_has_the_defaults_of_its_folder_below_its_own_keys(
         spec = load(name)
         assert (spec.airflow.owner, spec.airflow.tags, spec.airflow.retries) == ("team", tags, 1)
         assert (spec.recovery, spec.spark.conf) == (recovery, conf)
+    assert [load(name).airflow.email for name in ("own", "plain")] == [(), ("a@b",)]
     assert [load(name).spark.driver_memory for name in ("own", "plain")] == [None, "2g"]
     assert [load(name).lag.max_records for name in ("own", "plain")] == [0, 5]
     assert load("far").airflow.owner is None, "of one folder, and not of those below it"
@@ -258,6 +275,15 @@ def test_defaults_file_refuses(tmp_path: Path, golden: Golden, text: str, named:
     golden("check", caught.value)
     assert "_defaults.yaml: " in caught.value.what
     assert named in caught.value.what
+
+
+def test_defaults_file_is_named_for_its_mistake_below_a_key_that_the_pipeline_has(tmp_path: Path) -> None:
+    file = tmp_path / "p.yaml"
+    file.write_text(GOOD + "airflow: {owner: me}\n")
+    (tmp_path / "_defaults.yaml").write_text("airflow: {retries: many}")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert "_defaults.yaml: airflow.retries: " in caught.value.what
 
 
 def test_pipelines_of_one_name_clash_in_whatever_folders(

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from sluice.fields import Duration
+from sluice.fields import Duration, Location
 from sluice.sources.base import SourceConfig
 
 __all__ = ["FileSource", "Format"]
@@ -23,7 +23,7 @@ Format = Literal["json", "csv", "text", "parquet", "avro"]
 class FileSource(SourceConfig):
     """Files that others put into a folder; each row of a file is a record."""
 
-    path: Annotated[str, Field(min_length=1)]
+    path: Location
     """The folder: relative to ``SLUICE_HOME``, absolute, or a URL."""
     format: Format
     """How rows end: ``json`` and ``text`` at each line break, ``csv`` outside of double quotes only.

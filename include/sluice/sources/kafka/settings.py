@@ -61,7 +61,8 @@ def _mistake(properties: Mapping[str, str]) -> tuple[str, str] | None:
             return f"{key!r} is not a key that is read", f"write {near[0]} instead"
     for server in filter(None, map(str.strip, properties["bootstrap.servers"].split(","))):
         if not _ADDRESS.fullmatch(server):
-            return f"bootstrap.servers: {server!r} is not an address with a port", "write host:port, such as kafka:9092"
+            shown = server.rpartition("@")[2]  # what is before it may be a password
+            return f"bootstrap.servers: {shown!r} is not an address with a port", "write host:port, such as kafka:9092"
     protocol = properties.get("security.protocol", "PLAINTEXT")
     if protocol not in _PROTOCOLS:
         return f"security.protocol {protocol!r} is not known", f"write one of {', '.join(_PROTOCOLS)}"
