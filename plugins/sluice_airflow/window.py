@@ -11,8 +11,8 @@ from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import nearest
 from sluice.recovery import Recovery
+from sluice.run.actions import RunRequest
 from sluice.run.interval import Interval
-from sluice.run.request import RunRequest
 from sluice.text import run_of_interval
 from sluice_airflow.arguments import count_of
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from sluice.lag import Backlog, Limits, PartitionLag
 from sluice.ledger import Ledger
 from sluice.ledger.events import Judged, RunClosed, RunPlanned, batch_committed
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount
+from sluice.run.actions import Validate, parsed
 
 if TYPE_CHECKING:
     from airflow.sdk import DAG
@@ -115,7 +115,7 @@ def pipeline_file(tmp_path: Path) -> Callable[..., Path]:
 
 
 class FakeSpark:
-    """A ``spark-submit`` that does what a test plans, in place of a main: it writes the ledger, speaks and exits."""
+    """A ``spark-submit`` that does what a test plans, by the action's name: it writes the ledger, speaks and exits."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -128,13 +128,13 @@ class FakeSpark:
         self.server = socket.create_server(("127.0.0.1", 0))
         threading.Thread(target=self._serve, daemon=True).start()
 
-    def plan(self, main: str, *, only: str | None = None, **what: Any) -> None:
-        """Say what the main will do: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``,
+    def plan(self, name: str, *, only: str | None = None, **what: Any) -> None:
+        """Plan what an application does: ``code``, ``say`` (lines), ``written``, ``verdict``, ``judgement``, ``hang``,
         ``result`` (what it writes into the file of its result); with ``once`` the next attempt does nothing of it.
 
         With ``only``: for that pipeline, whatever is planned for others.
         """
-        self.plans[f"{only}.{main}" if only else main] = json.loads(json.dumps(what))
+        self.plans[f"{only}.{name}" if only else name] = json.loads(json.dumps(what))
 
     def _serve(self) -> None:
         with suppress(OSError):  # the server is closed
@@ -149,46 +149,43 @@ class FakeSpark:
                     stream.write(json.dumps(answer) + "\n")
 
     def _answer(self, call: dict[str, Any], argv: list[str]) -> dict[str, Any]:
-        main = next(Path(word).name for word in argv if word.startswith("/") and "/spark_jobs/" in word)
-        self.calls[main] = call
-        options = dict(itertools.pairwise(argv)) | dict(w.split("=", 1) for w in argv if w.startswith("--run="))
-        only = f"{Path(options['--pipeline']).stem}.{main}"
-        name = only if only in self.plans else main
+        at = next(n for n, word in enumerate(argv) if word.endswith("/spark_jobs/job.py"))
+        file, action = argv[at + 1], parsed(argv[at + 2 :])
+        self.calls[action.name] = call | {"action": action}
+        only = f"{Path(file).stem}.{action.name}"
+        name = only if only in self.plans else action.name
         plan = self.plans.get(name, {})
         if plan.get("once"):
             self.plans[name] = {}
         if "result" in plan:
-            Path(options["--result"]).write_text(json.dumps(plan["result"]))
+            action.result.write_text(json.dumps(plan["result"]))
         elif plan.get("record", True) and "hang" not in plan:
-            _record(plan, main, options["--pipeline"], options["--run"], "--no-validate" not in argv)
+            _record(plan, file, action)
         return {**plan, "pids": str(self.folder / "pids")}
 
 
-def _record(plan: dict[str, Any], main: str, file: str, run: str, validates: bool) -> None:
-    """Write what a main would write into the ledger."""
+def _record(plan: dict[str, Any], file: str, action: Any) -> None:
+    """Write what an application would write into the ledger."""
     from sluice.pipeline import load
 
-    pipeline, ledger = load(file), Ledger.open()
-    judged = plan.get("verdict") and validates
-
-    def judge(lease: Any) -> None:
-        ledger.record(lease, Judged(verdict=plan["verdict"], judgement=plan.get("judgement", {})), run_id=run)
-
-    if main == "validate_sink.py":
-        if judged:
-            judge(None)
+    pipeline, ledger, run = load(file), Ledger.open(), action.run_id
+    judged = [
+        Judged(verdict=plan["verdict"], judgement=plan.get("judgement", {}))
+        for _ in range(1) if plan.get("verdict") and getattr(action, "validate", True)
+    ]  # fmt: skip
+    if isinstance(action, Validate):
+        for event in judged:
+            ledger.decide(pipeline.name, run, event)
         return
     with ledger.acquire(pipeline.name, run) as lease:
-        kind = {"retract.py": "retract", "reset.py": "reset"}.get(main, "live")
+        kind = action.name if action.name in ("retract", "reset") else "live"
         ledger.record(lease, RunPlanned(kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={}))
         start = 0
         for batch, written in enumerate(plan.get("written", [])):
             part = OffsetRange(pipeline.source.config.streams[0], 0, start, start + written)
             ledger.record(lease, *batch_committed(1, batch, [RangeAccount(part, Counts(written=written))]))
             start += written
-        if judged:
-            judge(lease)
-        ledger.record(lease, RunClosed(state="failed" if plan.get("code") else "done", seconds=1.5))
+        ledger.record(lease, *judged, RunClosed(state="failed" if plan.get("code") else "done", seconds=1.5))
 
 
 @pytest.fixture

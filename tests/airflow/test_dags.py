@@ -19,12 +19,14 @@ from sluice.lag import Backlog, PartitionLag
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.recovery import Recovery
+from sluice.run.actions import RunRequest
 from sluice.run.decision import accept
+from sluice.run.interval import Interval
 from sluice_airflow.group import SluiceTaskGroup
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-RUN = "bounded_run.py"
+RUN = "run"
 TASKS = ["wait_for_lag", "ingest", "validate", "account"]
 
 
@@ -54,8 +56,7 @@ def test_dag_run_succeeds_and_announces_its_ranges(dag: DAG, spark: FakeSpark, e
     spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=None)
     assert states(run) == dict.fromkeys(TASKS, "success")
-    argv = spark.calls[RUN]["argv"]
-    assert f"--run={run.run_id}" in argv
+    assert spark.calls[RUN]["action"].run_id == run.run_id
     ((uri, event),) = events()
     assert (uri, event["ranges"]) == ("x-sluice://flights", [["flights", 0, 0, 12]])
     assert (event["written"], event["verdict"]) == (12, "passed")
@@ -99,12 +100,9 @@ def test_dag_run_of_an_interval_waits_for_no_lag_and_skips_the_verdict_if_asked(
     conf = {"mode": "interval", "start": "2013-03-01T00:00:00Z", "end": "2013-04-01T00:00:00Z", "reason": "it's wrong"}
     run = dag.test(logical_date=None, run_conf={**conf, "validate": False, "recovery": "hot"})
     assert states(run) == dict.fromkeys(TASKS, "success") | {"validate": "skipped"}
-    argv = spark.calls[RUN]["argv"]
-    assert f"--run={run.run_id}__interval" in argv
-    start = argv.index("--start")
-    assert argv[start + 1 : start + 4] == ["2013-03-01T00:00:00Z", "--end", "2013-04-01T00:00:00Z"]
-    assert {"--reason=it's wrong", "--no-validate"} < set(argv)
-    assert argv[argv.index("--recovery") + 1] == "hot"
+    interval = Interval.parse("2013-03-01", "2013-04-01")
+    asked = RunRequest(f"{run.run_id}__interval", Recovery.HOT, None, interval, "it's wrong", validate=False)
+    assert spark.calls[RUN]["action"] == asked
     assert len(events()) == 1
 
 
@@ -209,4 +207,4 @@ def test_maintenance_dag_redrives_nothing_by_default_and_proves_the_account(
     assert states(dag.test(logical_date=None)) == {"redrive": "skipped", "audit": "success", "clean": "success"}
     run = dag.test(logical_date=None, run_conf={"redriv": "lost"})
     assert states(run)["redrive"] == "failed", "it would have succeeded, and redriven nothing"
-    assert spark.calls.get("redrive.py") is None
+    assert spark.calls.get("redrive") is None

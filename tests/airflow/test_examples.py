@@ -35,7 +35,7 @@ def examples(
     monkeypatch.setenv("SLUICE_PIPELINES", str(pipeline_file("orders").parent))
     backlog(Backlog("any", (PartitionLag("any", 0, 0, 0, 200_000),)))
     found: dict[str, DAG] = dags_in(EXAMPLES)
-    spark.plan("bounded_run.py", written=[12], verdict="passed")
+    spark.plan("run", written=[12], verdict="passed")
     return {name: use(spark, dag) for name, dag in found.items()}
 
 

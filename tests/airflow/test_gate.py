@@ -147,7 +147,7 @@ def test_metrics_of_a_look_have_the_lag_and_nothing_where_it_is_unknown(
 def test_metrics_of_a_run_have_its_written_records_verdict_and_losses_once(
     dag: DAG, spark: FakeSpark, arrived: Any
 ) -> None:
-    spark.plan("bounded_run.py", written=[12], verdict="warned")
+    spark.plan("run", written=[12], verdict="warned")
     account_for((100, 103), part="lost", pipeline="flights", run="earlier")
     dag.test(logical_date=None)
     assert arrived() >= {
@@ -155,6 +155,6 @@ def test_metrics_of_a_run_have_its_written_records_verdict_and_losses_once(
         "airflow.sluice.verdict.flights.warned:1|c",
         "airflow.sluice.lost.flights:3|g",
     }
-    spark.plan("bounded_run.py", verdict="empty")
+    spark.plan("run", verdict="empty")
     assert set(states(dag.test(logical_date=None)).values()) == {"success"}, "also with nothing to read"
     assert not any(".written." in line for line in arrived()), "each offset counts once"

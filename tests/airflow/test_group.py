@@ -65,8 +65,8 @@ def test_groups_of_one_dag_have_a_run_a_verdict_and_an_event_each(
 ) -> None:
     monkeypatch.setenv("SLUICE_DATA_DOCS_URL", "https://docs.example")
     judgement = {"results": [], "data_docs": str(home / "quality" / "site" / "p.html")}
-    spark.plan("bounded_run.py", only="orders", written=[7], verdict="passed")
-    spark.plan("bounded_run.py", only="refunds", written=[5], verdict="warned", judgement=judgement)
+    spark.plan("run", only="orders", written=[7], verdict="passed")
+    spark.plan("run", only="refunds", written=[5], verdict="warned", judgement=judgement)
     run = two.test(logical_date=None)
     tasks = {f"{group}.{task}" for group in ("orders", "back") for task in TASKS}
     assert states(run) == dict.fromkeys(tasks | {"report"}, "success")
@@ -76,8 +76,7 @@ def test_groups_of_one_dag_have_a_run_a_verdict_and_an_event_each(
         ("x-sluice://refunds", 5, "warned"),
     ]
     assert [Ledger.open().run(name, f"two.{run.run_id}").state for name in ("orders", "refunds")] == ["done", "done"]
-    argv = spark.calls["bounded_run.py"]["argv"]
-    assert argv[argv.index("--recovery") + 1] in ("hot", "replay")
+    assert spark.calls["run"]["action"].recovery in ("hot", "replay")
     links = {
         link.name: xcom(run, "back.validate", link.xcom_key)
         for link in two.get_task("back.validate").operator_extra_links
@@ -87,8 +86,8 @@ def test_groups_of_one_dag_have_a_run_a_verdict_and_an_event_each(
 
 
 def test_group_that_fails_leaves_the_other_alone(two: DAG, spark: FakeSpark, events: Any) -> None:
-    spark.plan("bounded_run.py", written=[5], verdict="passed")
-    spark.plan("bounded_run.py", only="orders", written=[7], verdict="failed", judgement={"results": []})
+    spark.plan("run", written=[5], verdict="passed")
+    spark.plan("run", only="orders", written=[7], verdict="failed", judgement={"results": []})
     run = two.test(logical_date=None)
     found = states(run)
     assert {task for task, state in found.items() if state == "failed"} == {"orders.validate", "orders.account"}

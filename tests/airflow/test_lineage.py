@@ -59,7 +59,7 @@ def test_lineage_of_a_run_has_its_offsets_its_table_and_each_expectation(
 ) -> None:
     for _ in range(3):
         write_deltalake(str(home / "demo"), pa.table({"a": [1]}), mode="append")
-    spark.plan("bounded_run.py", written=[5, 7], verdict="failed", judgement=JUDGEMENT)
+    spark.plan("run", written=[5, 7], verdict="failed", judgement=JUDGEMENT)
     events = sent(pipeline_file(), spark, tmp_path)
     ingest, validate = events["lineage.ingest"], events["lineage.validate"]
     assert (ingest["eventType"], validate["eventType"]) == ("COMPLETE", "FAIL")

@@ -23,7 +23,7 @@ from sluice_airflow.operators.bounded_run import BoundedRunOperator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-RUN = "bounded_run.py"
+RUN = "run"
 GONE = [
     f"fs.s3a.secret.key={SECRET}",
     "sluice: error: offsets are gone from the source: demo-0 [3, 9)",

@@ -23,11 +23,11 @@ from sluice.cli.output import err, print_table
 from sluice.connections import Connection, variable_of
 from sluice.home import Home
 from sluice.launch import jars
-from sluice.launch.submit import archive_file, bounded_run
+from sluice.launch.submit import archive_file, submit
 from sluice.local import archive
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import load
-from sluice.run.request import RunRequest
+from sluice.run.actions import RunRequest
 
 __all__ = [
     "COUNTRIES", "HERE", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "measure", "median", "python_path",
@@ -225,8 +225,8 @@ class Bench:
         return ran if written is None else ran.check(written=written)
 
     def loop(self, script: str, file: Path, *, env: Mapping[str, str] | None = None, **asked: Any) -> Ran:
-        """Run a Spark main of this folder, which repeats in one session what ``bounded_run.py`` does once."""
-        begun = bounded_run(load(file), RunRequest("bench"), spark=self.spark, kafka=self.kafka)
+        """Run a Spark main of this folder, which repeats in one session what ``job.py`` does once."""
+        begun = submit(load(file), RunRequest("bench"), spark=self.spark, find=lambda _: self.kafka, small=False)
         arguments = [json.dumps({"pipeline": str(file), **asked})]
         loop = dataclasses.replace(begun, application=HERE / script, arguments=arguments)
         env = {**loop.env, "PYTHONPATH": python_path(HERE.parents[1]), **(env or {})}
@@ -239,7 +239,7 @@ class Bench:
     def bare(self, script: str, *arguments: str, jars: Sequence[Path | None] = (), conf: Sequence[str] = ()) -> Figure:
         """Run a bare script under plain spark-submit, with more jars and settings."""
         request = RunRequest("bench", validate=False)
-        probe = bounded_run(load(self.pipeline("none", "probe")), request, spark=self.spark, kafka=self.kafka)
+        probe = submit(load(self.pipeline("none", "probe")), request, spark=self.spark, find=lambda _: self.kafka)
         paths = ",".join([self.jars, *(str(jar) for jar in jars if jar)])
         argv = [probe.argv()[0], "--master", "local[2]", "--jars", paths]
         for item in (

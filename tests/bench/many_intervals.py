@@ -1,4 +1,4 @@
-"""Spark main: tables filled by live runs, and intervals replaced in them, all in one session; bounded_run.py, timed."""
+"""Spark main: tables filled by live runs, and intervals replaced in them, all in one session; job.py, timed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Spark main: many runs of one pipeline, each fed with records of its own; what bounded_run.py does, in a loop."""
+"""Spark main: many runs of one pipeline, each fed with records of its own; what job.py does, in a loop."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from tests.chaos.drivers import lost
 from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import Offset, Outcome, Sandbox, good
 
-import reset as reset_job
+from sluice.run.actions import Reset
 
 __all__ = [
     "AGAIN", "ALL_BAD", "AS_NUMBER", "AS_TEXT", "assert_audited", "assert_conserved", "at", "below", "by_run", "days",
@@ -77,8 +77,10 @@ def retract(sandbox: Sandbox, *arguments: str, expect: int = 0) -> str:
 def reset(sandbox: Sandbox, *options: str, run: str | None = None, expect: int = 0) -> str:
     """Reset in this process: a reset needs no Spark session; return the error's text."""
     run = run or f"reset {sandbox.ledger.count(sandbox.name)}"
-    asked = ["--pipeline", str(sandbox.file), "--run", run, "--reason", "another transform", *options]
-    return without_spark(reset_job, asked, sandbox.env(), expect)
+    begin = next((option.partition("=")[2] for option in options if option.startswith("--from=")), None)
+    flags = {"--truncate": "truncate", "--yes": "agreed", "--rebuild-state": "rebuild"}
+    asked: dict[str, Any] = {flags[option]: True for option in options if not option.startswith("--from=")}
+    return without_spark(sandbox.file, Reset(run, "another transform", begin, **asked), sandbox.env(), expect)
 
 
 def deep(sandbox: Sandbox, *options: str, balanced: bool = True) -> dict[str, Any]:

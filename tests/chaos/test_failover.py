@@ -9,7 +9,7 @@ from tests.fixtures.clusters import HEADER, STANDBY, Mirrored
 from tests.fixtures.inside import without_spark
 from tests.fixtures.runs import good
 
-import failover as main
+from sluice.run.actions import Failover
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -18,8 +18,7 @@ THERE = f"{STANDBY}:"
 
 def go_to(sandbox: Mirrored, to: str, run: str, *, expect: int = 0) -> str:
     """Fail over in this process: that needs no Spark session; return the error's text."""
-    asked = ["--pipeline", str(sandbox.file), "--run", run, "--to", to, "--reason", "it burns"]
-    return without_spark(main, asked, sandbox.env(), expect)
+    return without_spark(sandbox.file, Failover(run, to, "it burns"), sandbox.env(), expect)
 
 
 def split(sandbox: Mirrored, run: str) -> tuple[int, ...]:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
 from unittest import mock
 
 import pytest
 from tests.chaos.commands import AS_NUMBER, below, drain, killed, said, suite
 from tests.fixtures.runs import Sandbox, good
 
-import validate_sink
+import job
 from sluice.errors import ExitCode, QualityError
+from sluice.run.actions import Validate
 from sluice.run.decision import accept
 from sluice.wal import WriteAheadLog
+from sluice_spark.engine.session import session as open_session
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
@@ -27,13 +28,11 @@ def verdict(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     book = sandbox.ledger
     row = book.known_run(sandbox.name, run)
     before = row.verdict, book.account(sandbox.name, run).get("reasons", [])
-    argv = ["validate_sink.py", "--pipeline", str(sandbox.file), "--run", run]
     url = {"SLUICE_LEDGER_URL": book._engine.url.render_as_string(hide_password=False)}
-    quiet = mock.patch.object(validate_sink, "set_up")
     failed = pytest.raises(QualityError) if row.verdict in ("failed", "error") else contextlib.nullcontext()
     environment = mock.patch.dict(os.environ, sandbox.env(**url), clear=True)
-    with environment, mock.patch.object(sys, "argv", argv), quiet, failed:
-        validate_sink.main()
+    with environment, failed:
+        job.carry_out(str(sandbox.file), Validate(run), open_session)
     assert (book.known_run(sandbox.name, run).verdict, book.account(sandbox.name, run).get("reasons", [])) == before
     return before
 

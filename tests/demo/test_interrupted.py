@@ -70,7 +70,7 @@ class Gated(Stack):
         found = []
         for process in psutil.process_iter(["cmdline"]):
             line = process.info["cmdline"] or []
-            if any(word.endswith("bounded_run.py") for word in line) and str(self.file) in line and "java" in line[0]:
+            if any(word.endswith("/job.py") for word in line) and str(self.file) in line and "java" in line[0]:
                 found.append(process)
         return found
 

@@ -14,12 +14,11 @@ from sluice.audit.windows import Plan, Verdict
 from sluice.cli.names import name_of
 from sluice.cli.output import COUNTS, err, print_json, print_table, say_empty
 from sluice.cli.preview import looked
-from sluice.cli.run import connections, decoder_of
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
-from sluice.launch.submit import audit_windows
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.run.actions import AuditWindows
 from sluice.run.redriving import final
 
 __all__ = ["prove"]
@@ -76,13 +75,11 @@ def _recomputed(spec: Pipeline, plan: Plan) -> Verdict:
     typer.Exit
         If the application fails; with its exit code.
     """
-    spark, kafka, _ = connections(spec)
     err.print("windows are recomputed from their records, by Spark", markup=False)
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-        asked, result = Path(folder) / "plan.json", Path(folder) / "result.json"
+        asked = Path(folder) / "plan.json"
         asked.write_text(json.dumps(plan.as_dict()), encoding="utf-8")
-        submit = audit_windows(spec, asked, result, spark=spark, kafka=kafka, decoder=decoder_of(spec))
-        return Verdict(**looked(submit, result))
+        return Verdict(**looked(spec, lambda result: AuditWindows(asked, result)))
 
 
 def _show(report: AuditReport, argument: str) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -37,13 +34,12 @@ def failover(
     Nothing switches by itself. No live run may be at work (exit 40).
     Idempotent. Exit codes: as sluice run.
     """
-    from sluice.cli.run import closing, connections, ended
-    from sluice.launch.launcher import LocalProcess
-    from sluice.launch.submit import failover as submission
+    from sluice.cli.run import carry_out, dry, ended
     from sluice.ledger import Ledger
     from sluice.ledger.events import PipelineReset
     from sluice.ledger.resets import described
     from sluice.pipeline import load
+    from sluice.run.actions import Failover
     from sluice.run.failover import possible
 
     if not reason.strip():
@@ -53,22 +49,15 @@ def failover(
     spec = load(pipeline)
     possible(spec, to)
     name = run_id or f"failover__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
-    spark, kafka, sink = connections(spec)
-    asked: dict[str, Any] = {"spark": spark, "kafka": kafka, "sink": sink, "to": to, "reason": reason}
+    action = Failover(name, to, reason)
     if dry_run:
-        with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-            result = Path(folder) / "result.json"
-            if (code := LocalProcess.start(submission(spec, name, **asked, result=result))) != 0:
-                raise typer.Exit(code)
-            found = json.loads(result.read_text())
+        found = dry(spec, action)
         if as_json:
             print_json(found)
         else:
             err.print(f"{described(PipelineReset(**found))}; nothing was changed", markup=False)
         return
-    with closing(spec, name):
-        code = LocalProcess.start(submission(spec, name, **asked))
-    code = ended(spec, name, code, as_json=as_json)
+    code = ended(spec, name, carry_out(spec, action), as_json=as_json)
     if code == 0 and not as_json:
         done = Ledger.open().account(spec.name, name)["failover"]
         if done["epoch"] is None:

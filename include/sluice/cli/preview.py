@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,9 +18,11 @@ from sluice.cli.validate_spec import judges
 from sluice.errors import ConfigError, ExitCode, SluiceError
 
 if TYPE_CHECKING:
+    from sluice.launch.submit import SparkSubmit
     from sluice.pipeline import Pipeline
+    from sluice.run.actions import Action
 
-__all__ = ["looked", "preview", "print_differences"]
+__all__ = ["answer", "looked", "preview", "print_differences"]
 
 _LONGEST = 300
 
@@ -40,17 +42,12 @@ def preview(
 
     Exit codes: as sluice run; records that would be refused are no failure.
     """
-    from sluice.cli.run import connections, decoder_of
-    from sluice.launch.submit import preview as submission
     from sluice.pipeline import load
+    from sluice.run.actions import Preview
 
     spec = load(pipeline)
     _possible(spec)
-    spark, kafka, _ = connections(spec)
-    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-        result = Path(folder) / "result.json"
-        submit = submission(spec, result, spark=spark, kafka=kafka, decoder=decoder_of(spec), records=records)
-        found = looked(submit, result)
+    found = looked(spec, lambda result: Preview(result, records))
     if as_json:
         print_json(found)
         return
@@ -96,17 +93,37 @@ def print_differences(table: Mapping[str, Any]) -> bool:
     return bool(table.get("ways_out"))
 
 
-def looked(submit: Any, result: Path) -> dict[str, Any]:
-    """Run an application that writes what it finds into a file, as JSON; return that.
+def looked(spec: Pipeline, action: Callable[[Path], Action]) -> dict[str, Any]:
+    """Run the application of an action that writes what it finds into a file, as JSON; return that.
+
+    Parameters
+    ----------
+    action
+        Makes the action of the file.
 
     Raises
     ------
-    SluiceError
+    ConfigError
+        If a connection that it needs is not defined.
+    typer.Exit
         With its exit code, if it fails; its log says why.
+    SluiceError
+        If it wrote nothing.
     """
+    from sluice.cli.run import spark_of
+    from sluice.connections import find
+    from sluice.launch.submit import submit
+
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        result = Path(folder) / "result.json"
+        return answer(submit(spec, action(result), spark=spark_of(spec), find=find), result)
+
+
+def answer(started: SparkSubmit, result: Path) -> dict[str, Any]:
+    """Start an application, wait for it, and return what it wrote into its result; errors as of :func:`looked`."""
     # spark-submit passes on to its stdout what the application says, whichever of the two streams it says it on
     done = subprocess.run(
-        submit.argv(), env={**os.environ, **submit.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+        started.argv(), env={**os.environ, **started.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
     )
     said = done.stdout.decode(errors="replace")
     if done.returncode != ExitCode.DONE:

@@ -5,15 +5,14 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.cli.run import closing, connections, ended
+from sluice.cli.run import carry_out, ended
 from sluice.decoders.explain import explained
 from sluice.delta.samples import look
 from sluice.errors import ConfigError, ExitCode
 from sluice.home import Home
-from sluice.launch.launcher import LocalProcess
-from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.run.actions import Redrive
 from sluice.run.redriving import possible, way_out
 
 __all__ = ["drop", "quarantine"]
@@ -40,21 +39,10 @@ def drop(
         return int(ExitCode.DONE)
     err.print(f"{found.records:,} records are to be dropped from {found.path}", markup=False)
     name = f"drop__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
-    spark, kafka, sink = connections(spec)
-    submit = redrive(
-        spec,
-        name,
-        spark=spark,
-        kafka=kafka,
-        sink=sink,
-        of_run=run,
-        dropped=reason,
-        rule=rule,
-        before=before,
-        validate=False,
+    action = Redrive(
+        name, (), run, quarantined=True, dropping=True, rule=rule, before=before, reason=reason, validate=False
     )
-    with closing(spec, name):
-        code = LocalProcess.start(submit)
+    code = carry_out(spec, action)
     return ended(spec, name, code, as_json=as_json)
 
 

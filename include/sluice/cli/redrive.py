@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 from sluice.cli.output import err, print_json, print_table
 from sluice.cli.preview import looked, print_differences
-from sluice.cli.run import closing, connections, decoder_of, ended, spark_of
+from sluice.cli.run import carry_out, ended
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.launch.launcher import LocalProcess
-from sluice.launch.submit import preview
-from sluice.launch.submit import redrive as submission
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
+from sluice.run.actions import Redrive, TryQuarantined
 from sluice.run.locate import locate
 from sluice.run.redriving import check_ranges, possible, states_for
 from sluice.sources.state import TopicState
@@ -57,21 +53,8 @@ def redrive(
         return 0
     if not quarantined and not ledger.lost(spec.name, run_id=of_run):
         err.print(f"{spec.name} has no open lost range: there is nothing to redrive", markup=False)
-    spark, kafka, sink = connections(spec)
-    submit = submission(
-        spec,
-        run_id,
-        spark=spark,
-        kafka=kafka,
-        sink=sink,
-        decoder=decoder_of(spec),
-        ranges=ranges,
-        of_run=of_run,
-        quarantined=quarantined,
-        validate=validate,
-    )
-    with closing(spec, run_id):
-        code = LocalProcess.start(submit)
+    action = Redrive(run_id, tuple(ranges), of_run, quarantined, validate=validate)
+    code = carry_out(spec, action)
     code = ended(spec, run_id, code, as_json=as_json)
     still = ledger.lost(spec.name)
     if still and not as_json:
@@ -83,20 +66,7 @@ def _try_quarantined(
     spec: Pipeline, pipeline: str, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool
 ) -> None:
     """Print how many quarantined records decode now, and what the others still break."""
-    spark = spark_of(spec)
-    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-        result = Path(folder) / "result.json"
-        submit = preview(
-            spec,
-            result,
-            spark=spark,
-            kafka=None,
-            decoder=decoder_of(spec),
-            quarantined=True,
-            ranges=ranges,
-            of_run=of_run,
-        )
-        found = looked(submit, result)
+    found = looked(spec, lambda result: TryQuarantined(result, tuple(ranges), of_run))
     if as_json:
         print_json(found)
         return

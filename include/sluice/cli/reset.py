@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -62,11 +59,10 @@ def reset(
     What does not come back is named, and needs --yes. No live run may be at
     work (exit 40). Idempotent. Exit codes: as sluice run.
     """
-    from sluice.cli.run import closing, connections, ended
-    from sluice.launch.launcher import LocalProcess
-    from sluice.launch.submit import reset as submission
+    from sluice.cli.run import carry_out, dry, ended
     from sluice.ledger import Ledger
     from sluice.pipeline import load
+    from sluice.run.actions import Reset
     from sluice.run.resetting import possible
 
     if not reason.strip():
@@ -74,22 +70,11 @@ def reset(
     spec, ledger = load(pipeline), Ledger.open()
     possible(spec, begin, truncate=truncate, rebuild=rebuild)
     name = run_id or f"reset__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
-    spark, kafka, sink = connections(spec)
-    asked: dict[str, Any] = {
-        "spark": spark, "kafka": kafka, "sink": sink, "begin": begin, "truncate": truncate, "agreed": yes,
-        "rebuild": rebuild, "reason": reason,
-    }  # fmt: skip
+    action = Reset(name, reason, begin, truncate, agreed=yes, rebuild=rebuild)
     if dry_run:
-        with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-            result = Path(folder) / "result.json"
-            if (code := LocalProcess.start(submission(spec, name, **asked, result=result))) != 0:
-                raise typer.Exit(code)
-            found = json.loads(result.read_text())
-        _show(found, as_json=as_json)
+        _show(dry(spec, action), as_json=as_json)
         return
-    with closing(spec, name):
-        code = LocalProcess.start(submission(spec, name, **asked))
-    code = ended(spec, name, code, as_json=as_json)
+    code = ended(spec, name, carry_out(spec, action), as_json=as_json)
     if code == 0 and not as_json and ledger.account(spec.name, name)["reset"]["epoch"] is None:
         err.print("nothing was reset: the pipeline stands there already, and nothing was read since", markup=False)
     raise typer.Exit(code)

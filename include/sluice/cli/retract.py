@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import tempfile
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -46,11 +43,10 @@ def retract(
     batch is given up: the next run counts its offsets as lost. What the run
     published before stays; name its ranges to take that back, too.
     """
-    from sluice.cli.run import closing, connections, ended
-    from sluice.launch.launcher import LocalProcess
-    from sluice.launch.submit import retract as submission
+    from sluice.cli.run import carry_out, dry, ended
     from sluice.ledger import Ledger
     from sluice.pipeline import load
+    from sluice.run.actions import Retract
     from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
     from sluice.run.held import holder, waiting
     from sluice.run.redriving import check_ranges, final
@@ -85,22 +81,14 @@ def retract(
     check_ranges(ledger, spec.name, ranges)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
     name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
-    spark, _, sink = connections(spec)
-    asked: dict[str, Any] = {"spark": spark, "sink": sink, "of_run": of_run, "ranges": ranges, "reason": reason}
+    action = Retract(name, reason, of_run, tuple(ranges))
     if dry_run:
-        with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-            result = Path(folder) / "result.json"
-            if (code := LocalProcess.start(submission(spec, name, **asked, result=result))) != 0:
-                raise typer.Exit(code)
-            parts = json.loads(result.read_text())
-        _show(parts, as_json=as_json)
+        _show(dry(spec, action), as_json=as_json)
         return
     if not chosen and ledger.running(spec.name) is None:
         # the run is started nevertheless: the ledger may be behind the table
         err.print("the ledger has nothing more to retract there: it was retracted before, or never written")
-    with closing(spec, name):
-        code = LocalProcess.start(submission(spec, name, **asked))
-    code = ended(spec, name, code, as_json=as_json)
+    code = ended(spec, name, carry_out(spec, action), as_json=as_json)
     if code == 0 and not as_json:
         back = ledger.account(spec.name, name)["retracted"]
         if back["opened"]:

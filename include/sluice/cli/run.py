@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import tempfile
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
+
+import typer
 
 from sluice.cli.output import (
     COUNTS,
@@ -19,17 +25,17 @@ from sluice.facts import lines
 from sluice.home import Home
 from sluice.lag.current import waiting
 from sluice.launch.launcher import Interrupted, LocalProcess
-from sluice.launch.submit import Connections
+from sluice.launch.submit import submit
 from sluice.ledger import Ledger
 from sluice.ledger.events import RunClosed
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
+from sluice.run.actions import Action, Failover, Reset, Retract, RunAction, RunRequest, Validate
 from sluice.run.held import FAILED, refuse_held, settling
 from sluice.run.redriving import way_out
-from sluice.run.request import RunRequest
 from sluice.run.verdict import headed
 
-__all__ = ["closing", "connections", "decoder_of", "drive", "ended", "spark_of"]
+__all__ = ["carry_out", "closing", "drive", "dry", "ended", "spark_of"]
 
 _SPARK = "spark_default"
 
@@ -75,12 +81,11 @@ def drive(
     )
     if request.interval is None and (recovery or spec.recovery).route is not Route.LOG:
         refuse_held(Ledger.open(), spec, run_id)  # with the log, the driver lands records first
-    spark, kafka, sink = connections(spec)
-    ledger = Ledger.open()
+    launcher, ledger = LocalProcess(spark_of(spec), find), Ledger.open()
     epoch, engine = ledger.epoch(spec.name), ledger.engine(spec.name)
-    waits = None if request.interval else waiting(spec, kafka, home=Home.from_env(), epoch=epoch)
+    waits = None if request.interval else waiting(spec, find, home=Home.from_env(), epoch=epoch)
     with closing(spec, run_id):
-        code = LocalProcess(spark, kafka, sink, decoder_of(spec)).launch(spec, request, waiting=waits, engine=engine)
+        code = launcher.launch(spec, request, waiting=waits, engine=engine)
     return ended(spec, run_id, code, as_json=as_json)
 
 
@@ -107,31 +112,34 @@ def closing(spec: Pipeline, run_id: str) -> Iterator[None]:
         raise
 
 
-def connections(spec: Pipeline) -> tuple[Connection, Connections, list[Connection]]:
-    """Return the connections to Spark, as :func:`spark_of`, source and sinks.
-
-    That of a source is None if it needs none, and a list if it has several clusters.
+def carry_out(spec: Pipeline, action: Action) -> int:
+    """Start the application of an action, and wait for it; return its exit code. Its log goes to stderr.
 
     Raises
     ------
     ConfigError
-        If one that the file names is not defined.
+        If a connection that it needs is not defined.
     """
-    spark, source = spark_of(spec), spec.source.config.needs
-    also = spec.source.config.needs_also
-    found: Connections = find(source) if source else None
-    return spark, [*map(find, [source, *also])] if source and also else found, [*map(find, spec.sinks_need)]
+    started = submit(spec, action, spark=spark_of(spec), find=find)
+    if not isinstance(action, RunAction) or isinstance(action, Validate):
+        return LocalProcess.start(started)
+    with closing(spec, action.run_id):
+        return LocalProcess.start(started)
 
 
-def decoder_of(spec: Pipeline) -> Connection | None:
-    """Return the connection that decoding needs; None if it needs none.
+def dry(spec: Pipeline, action: Reset | Retract | Failover) -> Any:
+    """Return what an action would do, as its application says; nothing is changed.
 
     Raises
     ------
-    ConfigError
-        If the file names one, and it is not defined.
+    typer.Exit
+        With the application's exit code, if it fails; its log says why.
     """
-    return find(spec.decode.needs) if spec.decode.needs else None
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        result = Path(folder) / "result.json"
+        if code := LocalProcess.start(submit(spec, replace(action, result=result), spark=spark_of(spec), find=find)):
+            raise typer.Exit(code)
+        return json.loads(result.read_text(encoding="utf-8"))
 
 
 def spark_of(spec: Pipeline) -> Connection:

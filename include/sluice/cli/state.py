@@ -12,14 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from sluice.cli.output import err, print_json, print_table, say_empty
-from sluice.connections import Connection
+from sluice.connections import Connection, find
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
-from sluice.launch.submit import read_state
+from sluice.launch.submit import submit
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
 from sluice.recovery import Route
+from sluice.run.actions import ReadState
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
 from sluice.run.slowest import held_by
@@ -250,28 +251,31 @@ def _show_rows(told: dict[str, Any]) -> None:
     err.print(f"epoch {told['epoch']}, batch {told['batch']}: {len(rows):,} rows of the state{more}", markup=False)
 
 
-def _panes(checkpoint: Checkpoint, definition: Mapping[str, Any], batch: int | None = None) -> tuple[int, ...]:
+def _panes(
+    checkpoint: Checkpoint, definition: Mapping[str, Any], batch: int | None = None
+) -> tuple[int, int, int] | None:
     """Return size and slide of windows made of panes, as the epoch began with them, and the watermark after a batch."""
     if "slide" not in definition or checkpoint.panes() is None:
-        return ()
+        return None
     closed = -_EVER if definition.get("output") == "complete" else checkpoint.watermark(batch)
-    return *(round(definition[key] * 1000) for key in ("size", "slide")), closed
+    return round(definition["size"] * 1000), round(definition["slide"] * 1000), closed
 
 
 def _read(
     spec: Pipeline,
     checkpoint: Checkpoint,
     batch: int,
-    panes: tuple[int, ...],
+    panes: tuple[int, int, int] | None,
     of: tuple[list[str], dict[str, str], int] | None = None,
 ) -> list[dict[str, Any]]:
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
         spark = Connection("spark_default", "spark", host="local[2]")
-        submit = read_state(spec, checkpoint.path, batch, result, spark, panes, of)
+        action = ReadState(result, checkpoint.path, batch, spec.keeps, panes, of)
+        started = submit(spec, action, spark=spark, find=find)
         done = subprocess.run(
-            submit.argv(),
-            env={**os.environ, **submit.env},
+            started.argv(),
+            env={**os.environ, **started.env},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,

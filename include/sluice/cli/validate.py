@@ -24,11 +24,11 @@ def validate(
     runs in Spark; no data changes. Clearing the Airflow task validate does the
     same. Idempotent. Exit codes: as sluice run.
     """
-    from sluice.cli.run import connections, ended
-    from sluice.launch.launcher import Interrupted, LocalProcess
-    from sluice.launch.submit import validate_sink
+    from sluice.cli.run import carry_out, ended
+    from sluice.launch.launcher import Interrupted
     from sluice.ledger import Ledger
     from sluice.pipeline import load
+    from sluice.run.actions import Validate
     from sluice.run.held import waiting
 
     spec, ledger = load(pipeline), Ledger.open()
@@ -39,9 +39,8 @@ def validate(
             state="nothing was read or written",
             next_step=f"sluice run {pipeline} --run {run}",
         )
-    spark, source, sink = connections(spec)
     try:
-        code = LocalProcess.start(validate_sink(spec, run, spark=spark, kafka=source, sink=sink))
+        code = carry_out(spec, Validate(run))
     except Interrupted as end:
         err.print(f"sluice: interrupted by {end.signal.name}: the verdict of run {run} is as it was", markup=False)
         raise

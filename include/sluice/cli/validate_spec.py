@@ -12,12 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from sluice.cli.output import err, print_json
+from sluice.connections import Connection, find
 from sluice.errors import ConfigError, ExitCode, SluiceError
-from sluice.launch.submit import validate_spec
+from sluice.launch.submit import submit
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.defaults import DEFAULTS
 from sluice.pipeline.load import clash_of, relative
+from sluice.pipeline.spark import Spark
 from sluice.pipeline.suite import UNASKED, Suite
+from sluice.run.actions import Check
 
 __all__ = ["check", "judges"]
 
@@ -134,15 +137,18 @@ def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, Any]]
     """Return what could not be checked and why (or an empty text), and the problems and the path of each file."""
     if not _java():
         return f"{_UNCHECKED}: there is no Java here (apt-get install openjdk-17-jre-headless)", {}
+    # here, and with Spark's own settings: no record is read, and the files may ask for different ones
+    here, first = Connection("spark_default", "spark", host="local[1]"), next(iter(pipelines.values()))
+    files = tuple(str(pipeline.file) for pipeline in pipelines.values())
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
         try:
-            submit = validate_spec(list(pipelines.values()), result)
-            argv = submit.argv()
+            started = submit(first, Check(result, files), spark=here, find=find, settings=Spark())
+            argv = started.argv()
         except ConfigError as error:
             return f"{_UNCHECKED}: {error.what} (next: {error.next_step})", {}
         done = subprocess.run(
-            argv, env={**os.environ, **submit.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
+            argv, env={**os.environ, **started.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
         )
         try:
             found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))

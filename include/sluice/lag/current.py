@@ -357,21 +357,18 @@ def active(pipeline: Pipeline, ledger: Callable[[], Ledger]) -> str:
     return kafka.active if kafka.clusters is None else kafka.at(ledger().epoch(pipeline.name).positions).active
 
 
-def waiting(
-    pipeline: Pipeline, kafka: Connection | Sequence[Connection] | None, *, home: Home, epoch: Epoch
-) -> int | None:
+def waiting(pipeline: Pipeline, connection: Callable[[str], Connection], *, home: Home, epoch: Epoch) -> int | None:
     """Return the approximate number of waiting records, as a hint; None if the broker does not answer.
 
     Parameters
     ----------
-    kafka
-        The source's connection, or those of several clusters.
+    connection
+        Returns a connection by its id.
     """
-    if kafka is None or pipeline.source.kafka is None:
+    if pipeline.source.kafka is None:
         return None
     source = pipeline.source.kafka.at(epoch.positions)
-    if not isinstance(kafka, Connection):
-        kafka = next(c for c in kafka if c.conn_id == source.active)
+    kafka = connection(source.active)
     try:
         found = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
         positions = None if found is None else bare_positions(found)

@@ -7,17 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from sluice.connections import Connection
-from sluice.launch.submit import Connections, SparkSubmit, bounded_run
+from sluice.launch.submit import SparkSubmit, is_small, submit
 from sluice.launch.watchdog import LAUNCHER
 from sluice.ledger import Holder
 from sluice.pipeline import Pipeline
-from sluice.run.request import RunRequest
+from sluice.run.actions import RunRequest
 
 __all__ = ["NOISE", "Interrupted", "Launcher", "LocalProcess"]
 
@@ -84,34 +84,19 @@ class LocalProcess:
     ----------
     spark
         The connection to Spark.
-    source
-        The connection of the source, if it needs one.
-    sink
-        The connections that the sinks need, if they need any.
-    decoder
-        The connection that decoding needs, if it needs one.
+    find
+        As of :func:`~sluice.launch.submit.submit`.
     """
 
     spark: Connection
-    source: Connections
-    sink: Connections = None
-    decoder: Connection | None = None
+    find: Callable[[str], Connection]
 
     def launch(
         self, pipeline: Pipeline, request: RunRequest, *, waiting: int | None = None, engine: str | None = None
     ) -> int:
         """Carry out one run; see :class:`Launcher`."""
-        submission = bounded_run(
-            pipeline,
-            request,
-            spark=self.spark,
-            kafka=self.source,
-            sink=self.sink,
-            decoder=self.decoder,
-            waiting=waiting,
-            engine=engine,
-        )
-        return self.start(submission)
+        small = is_small(pipeline, request, waiting=waiting, engine=engine)
+        return self.start(submit(pipeline, request, spark=self.spark, find=self.find, small=small))
 
     @staticmethod
     def start(submission: SparkSubmit) -> int:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 import os
 import re
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 
 from sluice.connections import Connection, variable_of
@@ -22,36 +20,14 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
-from sluice.ranges import OffsetRange
-from sluice.run.request import RunRequest, reason_option
+from sluice.run.actions import Action, RunRequest
 from sluice.shipped import base, shipped
-from sluice.text import checked_run
 
-__all__ = [
-    "Connections",
-    "SparkSubmit",
-    "archive_file",
-    "archive_stamp",
-    "audit_windows",
-    "bounded_run",
-    "failover",
-    "is_whole",
-    "preview",
-    "read_state",
-    "redrive",
-    "reset",
-    "retract",
-    "spark_master",
-    "validate_sink",
-    "validate_spec",
-]
+__all__ = ["SparkSubmit", "archive_file", "archive_stamp", "is_small", "is_whole", "spark_master", "submit"]
 
 _MASTER = re.compile(r"^(local(\[[^\]]+\])?|spark://[^/]+:\d+|yarn|k8s://.+)$")
 
 _SMALL = 200_000
-
-Connections = Connection | Sequence[Connection] | None
-"""The connections of a source: none, one, or those of several clusters."""
 
 
 @dataclass(frozen=True)
@@ -131,311 +107,34 @@ def spark_master(connection: Connection) -> str:
     return host
 
 
-def bounded_run(
+def submit(
     pipeline: Pipeline,
-    request: RunRequest,
+    action: Action,
     *,
     spark: Connection,
-    kafka: Connections,
-    sink: Connections = None,
-    decoder: Connection | None = None,
-    waiting: int | None = None,
-    engine: str | None = None,
+    find: Callable[[str], Connection],
     settings: Spark | None = None,
+    small: bool | None = None,
 ) -> SparkSubmit:
-    """Return the application of a live or interval run.
+    """Return the application that carries out an action.
 
     Parameters
     ----------
+    find
+        Returns a connection by its id: those that the action needs.
     settings
         Of Spark, instead of the pipeline file's.
-    kafka
-        The connection of the source, if it needs one.
-    sink
-        The connections that the sinks need, if they need any.
-    decoder
-        The connection that decoding needs, if it needs one.
-    waiting
-        The approximate number of waiting records, if known: a small run skips the JVM's optimizing compiler, which
-        would not pay off.
-    engine
-        What processed the records of the run before, as :meth:`~sluice.ledger.Ledger.engine` returns it. A run of which
-        Python's workers process all records skips that compiler, too: it would take the cores from them.
+    small
+        Whether to skip the JVM's optimizing compiler; by default as the action says. :func:`is_small` says it of a run.
+
+    Raises
+    ------
+    ConfigError
+        If a connection that is needed is not defined.
+    SinkError
+        If the action writes, and home, sink or quarantine cannot be written.
     """
-    arguments = ["--pipeline", str(pipeline.file), *request.arguments()]
-    small = (waiting is not None and waiting <= _SMALL) or _in_workers(pipeline, request, engine)
-    others = (kafka, sink, decoder)
-    return _submit("bounded_run.py", pipeline, arguments, spark, others, small=small, settings=settings, writes=True)
-
-
-def _in_workers(pipeline: Pipeline, request: RunRequest, engine: str | None) -> bool:
-    """Return whether the JVM will probably see no record."""
-    if spark_alone(pipeline, request.recovery or pipeline.recovery) is not None:
-        return False
-    # what another statement needs, only Spark's side can tell
-    return engine == "arrow" or (engine is None and pipeline.transform.sql in (None, EVERYTHING))
-
-
-def redrive(
-    pipeline: Pipeline,
-    run_id: str,
-    *,
-    spark: Connection,
-    kafka: Connections,
-    sink: Connections = None,
-    decoder: Connection | None = None,
-    ranges: Sequence[OffsetRange] = (),
-    of_run: str | None = None,
-    quarantined: bool = False,
-    dropped: str | None = None,
-    rule: str | None = None,
-    before: datetime | None = None,
-    validate: bool = True,
-    settings: Spark | None = None,
-) -> SparkSubmit:
-    """Return the application that redrives lost ranges or quarantined records; ``settings`` as of :func:`bounded_run`.
-
-    Parameters
-    ----------
-    ranges
-        Only these offsets; empty means all.
-    of_run
-        Only what the run with this id lost or quarantined.
-    dropped
-        Why quarantined records are taken out and not written; None if they are to be written.
-    rule
-        Only quarantined records that broke this rule.
-    before
-        Only quarantined records of an earlier record time, or of none; aware.
-    """
-    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}"]
-    for item in ranges:
-        arguments += [f"--range={item.topic}:{item.partition}:{item.start}-{item.end}"]
-    if of_run is not None:
-        arguments += ["--of-run", of_run]
-    arguments += ["--quarantined"] * quarantined + ["--no-validate"] * (not validate)
-    arguments += [] if dropped is None else ["--drop", reason_option(dropped)]
-    arguments += [] if rule is None else [f"--rule={rule}"]
-    arguments += [] if before is None else [f"--before={before.isoformat()}"]
-    return _submit(
-        "redrive.py", pipeline, arguments, spark, (kafka, sink, decoder), small=True, settings=settings, writes=True
-    )
-
-
-def retract(
-    pipeline: Pipeline,
-    run_id: str,
-    *,
-    spark: Connection,
-    sink: Connections = None,
-    of_run: str | None = None,
-    ranges: Sequence[OffsetRange] = (),
-    reason: str,
-    result: Path | None = None,
-    settings: Spark | None = None,
-) -> SparkSubmit:
-    """Return the application that takes rows out of the sink; ``settings`` as of :func:`bounded_run`.
-
-    Parameters
-    ----------
-    of_run, ranges
-        What one run wrote, or the rows of some offsets: one of the two.
-    result
-        If given, nothing is changed: the file to which it writes, as JSON, what would be retracted.
-    """
-    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}", reason_option(reason)]
-    for item in ranges:
-        arguments += [f"--range={item.topic}:{item.partition}:{item.start}-{item.end}"]
-    arguments += [] if of_run is None else [f"--of-run={of_run}"]
-    arguments += [] if result is None else ["--result", str(result)]
-    return _submit("retract.py", pipeline, arguments, spark, (sink,), small=True, settings=settings, writes=True)
-
-
-def reset(
-    pipeline: Pipeline,
-    run_id: str,
-    *,
-    spark: Connection,
-    kafka: Connections,
-    sink: Connections = None,
-    begin: str | None = None,
-    truncate: bool = False,
-    agreed: bool = False,
-    rebuild: bool = False,
-    reason: str,
-    result: Path | None = None,
-    settings: Spark | None = None,
-) -> SparkSubmit:
-    """Return the application that begins a pipeline in a new epoch; ``settings`` as of :func:`bounded_run`.
-
-    Parameters
-    ----------
-    begin, truncate, agreed, rebuild
-        As of ``sluice_spark.runs.reset.ResetRun``.
-    result
-        If given, nothing is changed: the file to which it writes, as JSON, what would be done.
-    """
-    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}", reason_option(reason)]
-    arguments += [] if begin is None else [f"--from={begin}"]
-    arguments += ["--truncate"] * truncate + ["--rebuild-state"] * rebuild + ["--yes"] * agreed
-    arguments += [] if result is None else ["--result", str(result)]
-    return _submit("reset.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings, writes=True)
-
-
-def failover(
-    pipeline: Pipeline,
-    run_id: str,
-    *,
-    spark: Connection,
-    kafka: Connections,
-    sink: Connections = None,
-    to: str,
-    reason: str,
-    result: Path | None = None,
-    settings: Spark | None = None,
-) -> SparkSubmit:
-    """Return the application that lets a pipeline go on with another cluster; ``settings`` as of :func:`bounded_run`.
-
-    Parameters
-    ----------
-    to
-        The connection of that cluster.
-    result
-        As of :func:`reset`.
-    """
-    arguments = ["--pipeline", str(pipeline.file), f"--run={checked_run(run_id)}", reason_option(reason)]
-    arguments += [f"--to={to}"] + ([] if result is None else ["--result", str(result)])
-    return _submit("failover.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings, writes=True)
-
-
-def validate_sink(
-    pipeline: Pipeline,
-    run_id: str,
-    *,
-    spark: Connection,
-    kafka: Connections = None,
-    sink: Connections = None,
-    settings: Spark | None = None,
-) -> SparkSubmit:
-    """Return the application that validates a run again; ``settings`` as of :func:`bounded_run`."""
-    arguments = ["--pipeline", str(pipeline.file), f"--run={run_id}"]
-    return _submit("validate_sink.py", pipeline, arguments, spark, (kafka, sink), small=True, settings=settings)
-
-
-def preview(
-    pipeline: Pipeline,
-    result: Path,
-    *,
-    spark: Connection,
-    kafka: Connections,
-    decoder: Connection | None = None,
-    records: int = 0,
-    quarantined: bool = False,
-    ranges: Sequence[OffsetRange] = (),
-    of_run: str | None = None,
-) -> SparkSubmit:
-    """Return the application that decodes records and writes none: see :func:`redrive` for what it may take.
-
-    Parameters
-    ----------
-    result
-        The file to which it writes, as JSON, what it found.
-    records
-        How many of the source's newest records it takes, unless it takes those of the quarantine.
-    """
-    arguments = ["--pipeline", str(pipeline.file), "--result", str(result), "--records", str(records)]
-    for item in ranges:
-        arguments += [f"--range={item.topic}:{item.partition}:{item.start}-{item.end}"]
-    arguments += [] if of_run is None else [f"--of-run={of_run}"]
-    arguments += ["--quarantined"] * quarantined
-    return _submit("preview.py", pipeline, arguments, spark, (kafka, decoder), small=True)
-
-
-def validate_spec(pipelines: Sequence[Pipeline], result: Path) -> SparkSubmit:
-    """Return the application that runs the checks of pipelines that need Spark and Great Expectations.
-
-    It runs on this machine, whatever the Spark connection says, and with Spark's own settings: no record is read, and
-    the files may ask for different ones.
-
-    Parameters
-    ----------
-    result
-        The file to which it writes, as JSON, the list of problems of each pipeline file.
-    """
-    arguments = [word for pipeline in pipelines for word in ("--pipeline", str(pipeline.file))]
-    spark = Connection("spark_default", "spark", host="local[1]")
-    arguments += ["--result", str(result)]
-    return _submit("validate_spec.py", pipelines[0], arguments, spark, (), small=True, settings=Spark())
-
-
-def read_state(
-    pipeline: Pipeline,
-    checkpoint: str,
-    batch: int,
-    result: Path,
-    spark: Connection,
-    panes: Sequence[int] = (),
-    of: tuple[Sequence[str], Mapping[str, str], int] | None = None,
-) -> SparkSubmit:
-    """Return the application that reads which windows are open, which keys are kept, or what is kept of one.
-
-    Parameters
-    ----------
-    checkpoint, batch
-        The checkpoint's path, and a batch that it has committed.
-    result
-        The file to which it writes what it found, as a JSON list.
-    panes
-        If windows are made of panes: their size, their slide and the watermark, in milliseconds.
-    of
-        Only what is kept of a key: the names of all its columns, of some the values, as text; how many rows at most.
-    """
-    arguments = ["--checkpoint", checkpoint, "--batch", str(batch), "--result", str(result)]
-    if panes:
-        arguments += ["--panes", *map(str, panes)]
-    if pipeline.keeps in ("dedupe", "processor"):
-        arguments.append(f"--{pipeline.keeps}")
-    if of is not None:
-        arguments += ["--of", json.dumps(of)]
-    return _submit("read_state.py", pipeline, arguments, spark, (), small=True)
-
-
-def audit_windows(
-    pipeline: Pipeline,
-    plan: Path,
-    result: Path,
-    *,
-    spark: Connection,
-    kafka: Connections,
-    decoder: Connection | None = None,
-    settings: Spark | None = None,
-) -> SparkSubmit:
-    """Return the application that recomputes windows and compares them with the table; it writes none.
-
-    Parameters
-    ----------
-    plan, result
-        The files with what is recomputed, and for what was found; both JSON.
-    settings
-        As of :func:`bounded_run`.
-    """
-    arguments = ["--pipeline", str(pipeline.file), "--plan", str(plan), "--result", str(result)]
-    others = (kafka, decoder)
-    return _submit("audit_windows.py", pipeline, arguments, spark, others, small=False, settings=settings)
-
-
-def _submit(
-    main: str,
-    pipeline: Pipeline,
-    arguments: list[str],
-    spark: Connection,
-    others: Iterable[Connections],
-    *,
-    small: bool,
-    settings: Spark | None = None,
-    writes: bool = False,
-) -> SparkSubmit:
-    if writes:
+    if action.writes:
         check_places(pipeline)
     settings = settings or pipeline.spark
     home = Home.from_env()
@@ -445,7 +144,8 @@ def _submit(
     # the class-data archive covers only jars on the driver's class path, whatever the master: the driver always runs
     # here; executors elsewhere need --jars as well
     local = master.startswith("local")
-    light = small and local and "TieredStopAtLevel" not in settings.conf.get("spark.driver.defaultJavaOptions", "")
+    light = action.small if small is None else small
+    light = light and local and "TieredStopAtLevel" not in settings.conf.get("spark.driver.defaultJavaOptions", "")
     env = {
         "SLUICE_HOME": home.root,
         "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
@@ -460,12 +160,11 @@ def _submit(
     for name in ("SLUICE_LEDGER_URL", "SLUICE_KILL_AT"):
         if name in os.environ:
             env[name] = os.environ[name]
-    for given in others:
-        for connection in [given] if isinstance(given, Connection) else given or ():
-            env[variable_of(connection.conn_id)] = connection.to_json()
+    for name in _needed(pipeline, action):
+        env[variable_of(name)] = find(name).to_json()
     return SparkSubmit(
-        application=shipped(f"spark_jobs/{main}"),
-        arguments=arguments,
+        application=shipped("spark_jobs/job.py"),
+        arguments=[str(pipeline.file), *action.arguments()],
         master=master,
         conf=DEFAULTS
         | (LOCAL if local else {})
@@ -480,6 +179,36 @@ def _submit(
         env={k: v for k, v in env.items() if v},
         resources=settings.resources,
     )
+
+
+def _needed(pipeline: Pipeline, action: Action) -> list[str]:
+    """Return the ids of the connections that an action needs."""
+    source = pipeline.source.config
+    ids: dict[str, Iterable[str | None]] = {
+        "source": [source.needs, *source.needs_also] if source.needs else [],
+        "sink": pipeline.sinks_need,
+        "decoder": [pipeline.decode.needs],
+    }
+    return [name for part in action.needed for name in ids[part] if name]
+
+
+def is_small(pipeline: Pipeline, request: RunRequest, *, waiting: int | None, engine: str | None) -> bool:
+    """Return whether the JVM's optimizing compiler will probably not pay off in a run.
+
+    Parameters
+    ----------
+    waiting
+        The approximate number of waiting records, if known.
+    engine
+        What processed the records of the run before, as :meth:`~sluice.ledger.Ledger.engine` returns it. Where Python's
+        workers process all records, the compiler would take the cores from them.
+    """
+    if waiting is not None and waiting <= _SMALL:
+        return True
+    if spark_alone(pipeline, request.recovery or pipeline.recovery) is not None:
+        return False
+    # what another statement needs, only Spark's side can tell
+    return engine == "arrow" or (engine is None and pipeline.transform.sql in (None, EVERYTHING))
 
 
 def archive_file(home: Home) -> Path:

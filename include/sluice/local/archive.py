@@ -21,10 +21,10 @@ from sluice.connections import Connection
 from sluice.errors import SluiceError
 from sluice.home import Home
 from sluice.launch import jars
-from sluice.launch.submit import archive_file, archive_stamp, bounded_run, is_whole
+from sluice.launch.submit import archive_file, archive_stamp, is_whole, submit
 from sluice.local.kafka import Broker, Record, Topics
 from sluice.pipeline import load
-from sluice.run.request import RunRequest
+from sluice.run.actions import RunRequest
 
 __all__ = ["make"]
 
@@ -87,18 +87,14 @@ def _traced_run(scratch: Path, home: Home, archive: Path) -> None:
         ]
         topics.produce("warm-up", [Record(i % 2, b"k", v) for i, v in enumerate([*values, b"not json"])])
         kafka = Connection("kafka_default", "kafka", extra={"bootstrap.servers": broker.bootstrap})
-        submit = bounded_run(
-            load(scratch / "warm-up.yaml"),
-            RunRequest("warm-up"),
-            spark=Connection("spark_default", "spark", "local[2]"),
-            kafka=kafka,
-        )
+        here = Connection("spark_default", "spark", "local[2]")
+        started = submit(load(scratch / "warm-up.yaml"), RunRequest("warm-up"), spark=here, find=lambda _: kafka)
         # the class path must be that of later runs, so the jars stay in their place; everything else is temporary
-        options = [o for o in submit.java_options.split() if not o.startswith("-XX:SharedArchiveFile")]
-        submit = replace(submit, java_options=" ".join([*options, f"-XX:ArchiveClassesAtExit={archive}"]))
-        env = {**os.environ, **submit.env, "SLUICE_HOME": str(scratch / "home")}
+        options = [o for o in started.java_options.split() if not o.startswith("-XX:SharedArchiveFile")]
+        started = replace(started, java_options=" ".join([*options, f"-XX:ArchiveClassesAtExit={archive}"]))
+        env = {**os.environ, **started.env, "SLUICE_HOME": str(scratch / "home")}
         env.pop("SLUICE_LEDGER_URL", None)
-        done = subprocess.run(submit.argv(), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        done = subprocess.run(started.argv(), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         if done.returncode or not archive.is_file():
             raise SluiceError(
                 f"the traced run ended with {done.returncode}: {done.stdout[-2000:]}",

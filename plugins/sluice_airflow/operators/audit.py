@@ -11,9 +11,9 @@ from sluice.audit import audit, deep_audit
 from sluice.audit.windows import Plan, Verdict
 from sluice.errors import CheckpointError, ConfigError
 from sluice.home import Home
-from sluice.launch.submit import audit_windows
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.run.actions import AuditWindows
 from sluice_airflow.last_words import tells
 from sluice_airflow.operators.submit import SubmitOperator
 
@@ -101,14 +101,5 @@ class AuditOperator(SubmitOperator):
         with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
             asked, result = Path(folder) / "plan.json", Path(folder) / "result.json"
             asked.write_text(json.dumps(plan.as_dict()), encoding="utf-8")
-            submission = audit_windows(
-                pipeline,
-                asked,
-                result,
-                spark=self.spark_connection(pipeline),
-                kafka=self.source_connection(pipeline),
-                decoder=self.decoder_connection(pipeline),
-                settings=self.spark_settings(pipeline),
-            )
-            self.run_spark(submission, context)
+            self.carry_out(pipeline, AuditWindows(asked, result), context)
             return Verdict(**json.loads(result.read_text(encoding="utf-8")))

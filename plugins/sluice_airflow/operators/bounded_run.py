@@ -9,13 +9,14 @@ from airflow.sdk.exceptions import AirflowSkipException
 from sluice.errors import ConfigError, HeldError, SluiceError, public
 from sluice.home import Home
 from sluice.lag.current import waiting
-from sluice.launch.submit import bounded_run
+from sluice.launch.submit import is_small
 from sluice.ledger import Ledger, RunRow, UnknownRunError
 from sluice.pipeline import load
 from sluice.ranges import joined
 from sluice.recovery import Recovery, Route
+from sluice.run.actions import RunRequest, interval_recovery
 from sluice.run.held import refuse_held
-from sluice.run.request import RunRequest, interval_recovery
+from sluice_airflow import connections
 from sluice_airflow.arguments import choice_of, count_of, flag_of, is_known, is_unset
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
@@ -31,7 +32,7 @@ __all__ = ["BoundedRunOperator", "ingest_before", "run_before"]
 
 
 class BoundedRunOperator(SubmitOperator):
-    """Runs ``spark_jobs/bounded_run.py`` for one pipeline: what is available now, or the interval of a backfill or of
+    """Runs one pipeline by Spark: what is available now, or the interval of a backfill or of
     the form; see :func:`~sluice_airflow.window.run_window`.
 
     Killed at any instruction, it leaves nothing that another attempt, or the next run, does not fix: the checkpoint
@@ -92,8 +93,8 @@ class BoundedRunOperator(SubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Run, and return the account."""
         pipeline = load(self.pipeline)
-        spark = self.spark_connection(pipeline)
-        settings = self.spark_settings(pipeline)
+        self.spark_connection(pipeline)
+        self.spark_settings(pipeline)
         window = run_window(context, pipeline, self.run_id)
         self.run_id = window.run_id
         recovery = choice_of("recovery", self._asked("recovery", context), Recovery)
@@ -103,7 +104,6 @@ class BoundedRunOperator(SubmitOperator):
             own = None if is_unset(self.recovery) else recovery
             recovery, limit = window.recovery if own is None else interval_recovery(pipeline, own), None
         validate = self._asked("validate", context)
-        kafka = self.source_connection(pipeline)
         request = RunRequest(
             self.run_id,
             recovery,
@@ -114,23 +114,13 @@ class BoundedRunOperator(SubmitOperator):
         )
         ledger = Ledger.open()
         epoch = ledger.epoch(pipeline.name)
-        waits = None if request.interval else waiting(pipeline, kafka, home=Home.from_env(), epoch=epoch)
-        submission = bounded_run(
-            pipeline,
-            request,
-            spark=spark,
-            kafka=kafka,
-            sink=self.sink_connection(pipeline),
-            decoder=self.decoder_connection(pipeline),
-            waiting=waits,
-            engine=ledger.engine(pipeline.name),
-            settings=settings,
-        )
+        waits = None if request.interval else waiting(pipeline, connections.get, home=Home.from_env(), epoch=epoch)
+        small = is_small(pipeline, request, waiting=waits, engine=ledger.engine(pipeline.name))
         PageLink().show(self, context)
         try:
             if window.interval is None and (request.recovery or pipeline.recovery).route is not Route.LOG:
                 refuse_held(Ledger.open(), pipeline, self.run_id)  # with the log, the driver lands records first
-            self.run_spark(submission, context)
+            self.carry_out(pipeline, request, context, small=small)
         except HeldError as held:
             self.log.warning("%s", held)
             raise AirflowSkipException(held.what) from None

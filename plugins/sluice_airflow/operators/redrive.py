@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import public
-from sluice.launch.submit import redrive
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice.run.actions import Redrive
 from sluice_airflow.arguments import choice_of, is_known, ranges_of, refused, refused_ranges
 from sluice_airflow.last_words import tells
 from sluice_airflow.links.page import PageLink
@@ -33,7 +33,7 @@ class _What(StrEnum):
 
 
 class RedriveOperator(SubmitOperator):
-    """Runs ``spark_jobs/redrive.py`` for one pipeline: writes what can be read, or decoded, by now, exactly once.
+    """Redrives one pipeline by Spark: writes what can be read, or decoded, by now, exactly once.
 
     It needs the pipeline's lease: a live run that is active makes it fail, to be tried again later. Killed at any
     instruction, it leaves nothing that another attempt, or the next run, does not fix.
@@ -104,19 +104,8 @@ class RedriveOperator(SubmitOperator):
             ledger.known_run(pipeline.name, self.of_run)
         if what is _What.LOST and not ledger.lost(pipeline.name, run_id=self.of_run or None):
             raise AirflowSkipException("the pipeline has no open lost range")
-        submission = redrive(
-            pipeline,
-            self.run_id,
-            spark=self.spark_connection(pipeline),
-            kafka=self.source_connection(pipeline),
-            sink=self.sink_connection(pipeline),
-            decoder=self.decoder_connection(pipeline),
-            ranges=ranges,
-            of_run=self.of_run or None,
-            quarantined=what is _What.QUARANTINED,
-            settings=self.spark_settings(pipeline),
-        )
-        self.run_spark(submission, context)
+        action = Redrive(self.run_id, tuple(ranges), self.of_run or None, quarantined=what is _What.QUARANTINED)
+        self.carry_out(pipeline, action, context)
         account = ledger.account(pipeline.name, self.run_id)
         still = sum(len(row.range) for row in ledger.lost(pipeline.name))
         self.log.info("Account of run %s\n%s", self.run_id, account_table(ledger.accounts(pipeline.name, self.run_id)))

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import public
-from sluice.launch.submit import reset
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice.run.actions import Reset
 from sluice.run.resetting import possible
 from sluice_airflow.arguments import flag_of, is_known, is_unset, refused
 from sluice_airflow.last_words import tells
@@ -24,7 +24,7 @@ __all__ = ["ResetOperator"]
 
 
 class ResetOperator(SubmitOperator):
-    """Runs ``spark_jobs/reset.py`` for one pipeline: closes its epoch, and opens the next one with a fresh checkpoint.
+    """Resets one pipeline by Spark: closes its epoch, and opens the next one with a fresh checkpoint.
 
     What it skips is open as lost: a :class:`RedriveOperator` writes it, an :class:`AcknowledgeOperator` closes it. It
     needs the pipeline's lease: a live run that is active makes it fail, to be tried again later. Killed at any
@@ -99,20 +99,7 @@ class ResetOperator(SubmitOperator):
         truncate, agreed = flag_of("truncate", self.truncate), flag_of("agreed", self.agreed)
         rebuild = flag_of("rebuild_state", self.rebuild_state)
         possible(pipeline, begin, truncate=truncate, rebuild=rebuild)
-        submission = reset(
-            pipeline,
-            self.run_id,
-            spark=self.spark_connection(pipeline),
-            kafka=self.source_connection(pipeline),
-            sink=self.sink_connection(pipeline),
-            begin=begin,
-            truncate=truncate,
-            agreed=agreed,
-            rebuild=rebuild,
-            reason=str(self.reason),
-            settings=self.spark_settings(pipeline),
-        )
-        self.run_spark(submission, context)
+        self.carry_out(pipeline, Reset(self.run_id, str(self.reason), begin, truncate, agreed, rebuild), context)
         account = ledger.account(pipeline.name, self.run_id)
         if account["reset"]["epoch"] is None:
             raise AirflowSkipException("the pipeline stands there already, and nothing was read since")

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import public
-from sluice.launch.submit import retract
 from sluice.ledger import Ledger
 from sluice.pipeline import load
+from sluice.run.actions import Retract
 from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
 from sluice.run.redriving import final
 from sluice.run.retraction import possible, standing, wanted
@@ -27,7 +27,7 @@ __all__ = ["RetractOperator"]
 
 
 class RetractOperator(SubmitOperator):
-    """Runs ``spark_jobs/retract.py`` for one pipeline: takes the rows of a run, or of ranges, out of the sink.
+    """Retracts rows of one pipeline by Spark: takes the rows of a run, or of ranges, out of the sink.
 
     Their offsets are open as lost then: a :class:`RedriveOperator` writes them again, an :class:`AcknowledgeOperator`
     closes them. It needs the pipeline's lease: a live run that is active makes it fail, to be tried again later. Killed
@@ -102,17 +102,7 @@ class RetractOperator(SubmitOperator):
         known = ledger.run(pipeline.name, self.run_id)  # an attempt that died may have been the one that retracted
         if known is None and not standing(ledger, pipeline.name, run_id=of_run, ranges=ranges):
             raise AirflowSkipException("it was retracted before, or never written")
-        submission = retract(
-            pipeline,
-            self.run_id,
-            spark=self.spark_connection(pipeline),
-            sink=self.sink_connection(pipeline),
-            of_run=of_run,
-            ranges=ranges,
-            reason=str(self.reason),
-            settings=self.spark_settings(pipeline),
-        )
-        self.run_spark(submission, context)
+        self.carry_out(pipeline, Retract(self.run_id, str(self.reason), of_run, tuple(ranges)), context)
         account = ledger.account(pipeline.name, self.run_id)
         self.log.info("%s offsets left the sink", f"{account['retracted']['written']:,}")
         self.log.info("%s offsets are open as lost", f"{account['retracted']['opened']:,}")

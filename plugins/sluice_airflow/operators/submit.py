@@ -13,9 +13,10 @@ from airflow.sdk.exceptions import AirflowException
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError
-from sluice.launch.submit import Connections, SparkSubmit, spark_master
+from sluice.launch.submit import SparkSubmit, spark_master, submit
 from sluice.pipeline import Pipeline
 from sluice.pipeline.spark import RESOURCES, Spark
+from sluice.run.actions import Action
 from sluice_airflow import connections, failure
 from sluice_airflow.gate import given
 from sluice_airflow.hooks.spark import SparkHook
@@ -138,24 +139,23 @@ class SubmitOperator(SparkSubmitOperator):
         spark_master(spark)
         return spark
 
-    @staticmethod
-    def source_connection(pipeline: Pipeline) -> Connections:
-        """Return the connection that the pipeline's source needs, if it needs one; of several clusters, a list."""
-        needs, also = pipeline.source.config.needs, pipeline.source.config.needs_also
-        if needs and also:
-            return [*map(connections.get, [needs, *also])]
-        return connections.get(needs) if needs else None
+    def carry_out(self, pipeline: Pipeline, action: Action, context: Context, *, small: bool | None = None) -> None:
+        """Start the application of an action and wait for it.
 
-    @staticmethod
-    def sink_connection(pipeline: Pipeline) -> list[Connection]:
-        """Return the connections that the pipeline's sinks need."""
-        return [*map(connections.get, pipeline.sinks_need)]
+        Parameters
+        ----------
+        small
+            As of :func:`~sluice.launch.submit.submit`.
 
-    @staticmethod
-    def decoder_connection(pipeline: Pipeline) -> Connection | None:
-        """Return the connection that decoding needs, if it needs one."""
-        needs = pipeline.decode.needs
-        return connections.get(needs) if needs else None
+        Raises
+        ------
+        SluiceError
+            The typed failure of its exit code, in the application's own words.
+        """
+        spark, settings = self.spark_connection(pipeline), self.spark_settings(pipeline)
+        self.run_spark(
+            submit(pipeline, action, spark=spark, find=connections.get, settings=settings, small=small), context
+        )
 
     def run_spark(self, submission: SparkSubmit, context: Context) -> None:
         """Start the application and wait for it.

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import QualityError, SluiceError, public
-from sluice.launch.submit import validate_sink
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline, load
+from sluice.run.actions import Validate
 from sluice.run.held import FAILED, settling
 from sluice.run.redriving import way_out
 from sluice.run.verdict import line, title, told
@@ -33,7 +33,7 @@ __all__ = ["ValidateOperator"]
 class ValidateOperator(SubmitOperator):
     """Takes the verdict of its run from the ledger, where the run's own application wrote it: no Spark is started.
 
-    It does judge again, through ``spark_jobs/validate_sink.py``, when there is no verdict yet, when this task is
+    It does judge again, by Spark, when there is no verdict yet, when this task is
     cleared or tried again, and when ``rejudge`` says so. Judging reads the sink and changes no data.
 
     Parameters
@@ -121,17 +121,9 @@ class ValidateOperator(SubmitOperator):
         return True
 
     def _judge(self, pipeline: Pipeline, context: Context) -> QualityError | None:
-        """Run ``validate_sink.py``; a verdict ``failed`` is an answer, not a failure."""
-        submission = validate_sink(
-            pipeline,
-            self.run_id,
-            spark=self.spark_connection(pipeline),
-            kafka=self.source_connection(pipeline),
-            sink=self.sink_connection(pipeline),
-            settings=self.spark_settings(pipeline),
-        )
+        """Judge again by Spark; a verdict ``failed`` is an answer, not a failure."""
         try:
-            self.run_spark(submission, context)
+            self.carry_out(pipeline, Validate(self.run_id), context)
         except QualityError as error:
             return error
         return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import traceback
@@ -14,19 +13,12 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
-from sluice.errors import ConfigError, ExitCode, SluiceError, described
+from sluice.errors import ExitCode, SluiceError, described
 from sluice.launch.watchdog import end_with_launcher
 from sluice.pipeline.spark import WEB_UI
 from sluice_spark.engine.logs import logger
 
-__all__ = ["Parser", "run_main", "session"]
-
-
-class Parser(argparse.ArgumentParser):
-    """Parses a main's command line; a mistake raises :class:`ConfigError`."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]
-        raise ConfigError(message, state="nothing was read or written", next_step=f"see {self.prog} --help")
+__all__ = ["run_main", "session"]
 
 
 def session() -> SparkSession:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import reduce
 from itertools import pairwise
 from operator import or_
+from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -20,8 +21,12 @@ from pyspark.sql import types as T
 
 from sluice.audit.windows import EVER, Plan, Verdict, doubt
 from sluice.errors import ConfigError, SluiceError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline
 from sluice.pipeline.window import END, START, Window
 from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
+from sluice.recovery import Recovery
 from sluice.run.interval import ALWAYS
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
@@ -34,7 +39,7 @@ from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.windows.sessions import in_sessions
 from sluice_spark.windows.watermark import seconds
 
-__all__ = ["TOLERANCE", "recompute"]
+__all__ = ["TOLERANCE", "audited", "recompute"]
 
 TOLERANCE = 1e-9
 """By how much of the greater of two doubles they may differ: sums depend on the order in which they are added."""
@@ -51,6 +56,14 @@ _SPAN, _OWNER, _LATE, _SIDE, _NUMBER, _FIRST, _LAST = (
     f"__sluice_{name}" for name in ("span", "owner", "late", "side", "number", "first", "last")
 )
 _OTHER_LENGTH = "those of another length than the pipeline file has now were written when it had that length"
+
+
+def audited(pipeline: Pipeline, plan: Path, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
+    """Return what :func:`recompute` finds for the plan in a file, ready for JSON."""
+    asked = Plan(**json.loads(plan.read_text(encoding="utf-8")))
+    context = RunContext(pipeline, "audit", Ledger.open(), Home.from_env(), open_session, Recovery.REPLAY, judge=None)
+    with context.resources:
+        return asdict(recompute(context, asked))
 
 
 def recompute(context: RunContext, plan: Plan) -> Verdict:

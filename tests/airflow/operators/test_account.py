@@ -19,7 +19,7 @@ from sluice_airflow.operators import account as module
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-RUN = "bounded_run.py"
+RUN = "run"
 TAX = {"column": "tax", "type": "bigint"}
 
 

@@ -23,6 +23,8 @@ from tests.fixtures.runs import await_that
 
 from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, QualityError, Retry, SluiceError
 from sluice.ledger import Ledger
+from sluice.recovery import Recovery
+from sluice.run.actions import RunRequest, Validate
 from sluice.run.decision import accept
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.operators.account import AccountOperator
@@ -32,7 +34,7 @@ from sluice_airflow.retry import TypedRetryPolicy
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-RUN, VALIDATE = "bounded_run.py", "validate_sink.py"
+RUN, VALIDATE = "run", "validate"
 
 
 def argv_of(spark: FakeSpark, main: str = RUN) -> list[str]:
@@ -68,29 +70,29 @@ def test_bounded_run_returns_the_account_with_joined_ranges(make: Any, spark: Fa
 
 
 @pytest.mark.parametrize(
-    ("kwargs", "form", "tail"),
+    ("kwargs", "form", "asked"),
     [
-        ({}, {}, ""),
+        ({}, {}, RunRequest("manual__1")),
         (
             {},
             {"recovery": "replay", "max_records_per_batch": 77, "validate": False},
-            "--recovery replay --max-records-per-batch 77 --no-validate",
+            RunRequest("manual__1", Recovery.REPLAY, 77, validate=False),
         ),
         (
             {"max_records_per_batch": 5, "validate": True},
             {"max_records_per_batch": 77, "validate": False},
-            "--max-records-per-batch 5",
+            RunRequest("manual__1", max_records_per_batch=5),
         ),
     ],
     ids=["file", "form", "task"],
 )
 def test_bounded_run_takes_arguments_from_task_form_and_file_in_this_order(
-    make: Any, spark: FakeSpark, context: Any, kwargs: Any, form: Any, tail: str
+    make: Any, spark: FakeSpark, context: Any, kwargs: Any, form: Any, asked: RunRequest
 ) -> None:
     make(BoundedRunOperator, **kwargs).execute(context(**form))
     argv = argv_of(spark)
     assert (after(argv, "--master"), after(argv, "--deploy-mode")) == ("local[1]", "client")
-    assert argv[argv.index("--pipeline") + 2 :] == ["--run=manual__1", *tail.split()]
+    assert spark.calls[RUN]["action"] == asked
     assert any(a.startswith("spark.driver.extraJavaOptions=-XX:+UseParallelGC") for a in argv)
 
 
@@ -346,7 +348,7 @@ def test_validate_judges_by_spark_where_it_must(
     spark.plan(VALIDATE, verdict="passed", judgement={**BAD, "success": True})
     operator = make(ValidateOperator, rejudge=why == "rejudge")
     assert operator.execute(context(try_number=2 if why == "cleared" else 1)) == "passed"
-    assert argv_of(spark, VALIDATE)[-1:] == ["--run=manual__1"]
+    assert spark.calls[VALIDATE]["action"] == Validate("manual__1")
 
 
 @pytest.mark.parametrize(

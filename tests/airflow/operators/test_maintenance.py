@@ -18,6 +18,8 @@ from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SourceUn
 from sluice.home import Home
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.ledger.events import Judged
+from sluice.ranges import OffsetRange
+from sluice.run.actions import Action, Redrive, Reset, Retract
 from sluice_airflow.operators.accept import AcceptOperator
 from sluice_airflow.operators.acknowledge import AcknowledgeOperator
 from sluice_airflow.operators.adopt import AdoptOperator
@@ -31,7 +33,12 @@ from sluice_airflow.operators.vacuum import VacuumOperator
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-MAINS = ("redrive.py", "reset.py", "retract.py", "audit_windows.py")
+
+def span(start: int, end: int) -> OffsetRange:
+    return OffsetRange("p", 0, start, end)
+
+
+MAINS = ("redrive", "reset", "retract", "audit-windows")
 
 
 @pytest.fixture
@@ -62,32 +69,32 @@ def small_files() -> str:
         (
             RedriveOperator,
             {"ranges": "p:0:0-5 p:0:7-9", "of_run": "live"},
-            "--run=again --range=p:0:0-5 --range=p:0:7-9 --of-run live",
+            Redrive("again", (span(0, 5), span(7, 9)), "live"),
         ),
         (
             RedriveOperator,
             {"what": "quarantined", "ranges": ["p:0:0-5"], "of_run": ""},
-            "--run=again --range=p:0:0-5 --quarantined",
+            Redrive("again", (span(0, 5),), quarantined=True),
         ),
-        (ResetOperator, {}, "--run=again --reason=transform"),
-        (ResetOperator, {"begin": "", "truncate": "False", "agreed": "None"}, "--run=again --reason=transform"),
+        (ResetOperator, {}, Reset("again", "transform")),
+        (ResetOperator, {"begin": "", "truncate": "False", "agreed": "None"}, Reset("again", "transform")),
         (
             ResetOperator,
             {"begin": "2026-11-01", "truncate": True},
-            "--run=again --reason=transform --from=2026-11-01 --truncate",
+            Reset("again", "transform", "2026-11-01", truncate=True),
         ),
         (
             ResetOperator,
             {"begin": " earliest ", "truncate": "true", "agreed": "True"},
-            "--run=again --reason=transform --from=earliest --truncate --yes",
+            Reset("again", "transform", "earliest", truncate=True, agreed=True),
         ),
-        (RetractOperator, {"what": "live"}, "--run=back --reason=currency --of-run=live"),
-        (RetractOperator, {"what": "p:0:0-2 p:0:3-4"}, "--run=back --reason=currency --range=p:0:0-2 --range=p:0:3-4"),
-        (RetractOperator, {"what": ["p:0:0-2"]}, "--run=back --reason=currency --range=p:0:0-2"),
+        (RetractOperator, {"what": "live"}, Retract("back", "currency", "live")),
+        (RetractOperator, {"what": "p:0:0-2 p:0:3-4"}, Retract("back", "currency", None, (span(0, 2), span(3, 4)))),
+        (RetractOperator, {"what": ["p:0:0-2"]}, Retract("back", "currency", None, (span(0, 2),))),
     ],
 )
 def test_repair_operator_hands_the_application_its_arguments_and_no_secret(
-    make: Any, spark: FakeSpark, context: Any, kind: type, more: dict[str, Any], asked: str
+    make: Any, spark: FakeSpark, context: Any, kind: type, more: dict[str, Any], asked: Action
 ) -> None:
     account_for((0, 5), (7, 9), part="lost" if kind is RedriveOperator else "filtered")
     reason = {RetractOperator: {"reason": "currency"}, ResetOperator: {"reason": "transform"}}.get(kind, {})
@@ -99,14 +106,10 @@ def test_repair_operator_hands_the_application_its_arguments_and_no_secret(
         found = operator.execute(context())
         assert found["run"] == operator.run_id
         assert found.get("still_lost", 7) == 7
-    main = f"{kind.__name__.removesuffix('Operator').lower()}.py"
-    call = spark.calls[main]
-    argv = call["argv"]
-    (start,) = (n for n, word in enumerate(argv) if word.endswith(main))
-    assert argv[start + 1] == "--pipeline"
-    assert argv[start + 3 :] == asked.split()
+    call = spark.calls[asked.name]
+    assert call["action"] == asked
     assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
-    assert SECRET not in " ".join(argv)
+    assert SECRET not in " ".join(call["argv"])
 
 
 NOTHING = AirflowSkipException
@@ -178,10 +181,10 @@ def test_ledger_operator_is_tried_later_while_a_run_is_active(
 @pytest.mark.parametrize(
     ("kind", "main", "code", "error"),
     [
-        (RedriveOperator, "redrive.py", 40, LeaseHeldError),
-        (ResetOperator, "reset.py", 40, LeaseHeldError),
-        (RetractOperator, "retract.py", 40, LeaseHeldError),
-        (AuditOperator, "audit_windows.py", 20, SourceUnreachableError),
+        (RedriveOperator, "redrive", 40, LeaseHeldError),
+        (ResetOperator, "reset", 40, LeaseHeldError),
+        (RetractOperator, "retract", 40, LeaseHeldError),
+        (AuditOperator, "audit-windows", 20, SourceUnreachableError),
     ],
 )
 def test_repair_operator_fails_by_the_exit_code_of_its_application(
@@ -264,7 +267,7 @@ def test_audit_operator_compares_windows_by_spark(
     write_deltalake(str(home / "p"), pa.table({"_run": pa.array([], pa.string())}))
     item = {"start": 0, "end": 1, "by": {"value": "a"}, "expected": True, "found": False, "values": {"n": ["2", ""]}}
     found = {"compared": 3, "count": int(differs), "differences": [item] * differs, "doubtful": [], "columns": {}}
-    spark.plan("audit_windows.py", result=found)
+    spark.plan("audit-windows", result=found)
     operator = make(AuditOperator, windows=True, conf={"spark.sql.shuffle.partitions": "3"})
     pipeline_file("p", more=WINDOW)
     if differs:
@@ -274,7 +277,7 @@ def test_audit_operator_compares_windows_by_spark(
         assert "sluice audit p --deep --windows --json" in caught.value.next_step
     else:
         assert operator.execute(context()) == {"balanced": True, "problems": 0, "lost": 0}
-    call = spark.calls["audit_windows.py"]
+    call = spark.calls["audit-windows"]
     assert "spark.sql.shuffle.partitions=3" in call["argv"]
     assert SECRET in call["env"]["AIRFLOW_CONN_KAFKA_DEFAULT"]
     assert SECRET not in " ".join(call["argv"])
@@ -286,8 +289,8 @@ def test_reset_operator_keeps_state_if_asked(make: Any, pipeline_file: Any, spar
     account_for((0, 5))
     with pytest.raises(AirflowSkipException):
         operator.execute(context())
-    call = spark.calls["reset.py"]
-    assert "--rebuild-state" in call["argv"]
+    call = spark.calls["reset"]
+    assert call["action"].rebuild
 
 
 def test_clean_operator_removes_nothing_without_a_log(make: Any, context: Any) -> None:

@@ -14,7 +14,7 @@ from tests.chaos.states.scenarios import RUN, Scenario
 from tests.fixtures.runs import Outcome, good
 
 from sluice.errors import ExitCode
-from sluice.launch.submit import SparkSubmit, reset, retract
+from sluice.run.actions import Reset, Retract
 from sluice.run.decision import accept, give_up
 
 __all__ = ["CONTRACTS", "SETTLING", "Evolving", "Gated", "Resetting", "Retracting", "Splitting"]
@@ -99,7 +99,7 @@ class Retracting(Scenario):
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"job": _retracted}
+        return {"job": lambda run: Retract(run, _WHY, "first")}
 
     def prepare(self, box: Box) -> None:
         box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy)
@@ -119,10 +119,6 @@ class Retracting(Scenario):
         return True
 
 
-def _retracted(spec: Any, run: str, **connections: Any) -> SparkSubmit:
-    return retract(spec, run, spark=connections["spark"], of_run="first", reason=_WHY)
-
-
 @dataclass(frozen=True)
 class Resetting(Scenario):
     """``sluice reset`` begins a pipeline again: ``earliest``, after all its rows left; or ``latest``."""
@@ -132,7 +128,8 @@ class Resetting(Scenario):
 
     @property
     def options(self) -> dict[str, Any]:
-        return {"job": self._job}
+        truncate = self.begin == "earliest"
+        return {"job": lambda run: Reset(run, _WHY, self.begin, truncate, agreed=True)}
 
     def prepare(self, box: Box) -> None:
         """Write something; of what waits then, a reset to the latest offsets skips all."""
@@ -155,10 +152,6 @@ class Resetting(Scenario):
         if self.begin == "latest":
             box.run("back", redriven="lost")
         return True
-
-    def _job(self, spec: Any, run: str, **connections: Any) -> SparkSubmit:
-        truncate = self.begin == "earliest"
-        return reset(spec, run, **connections, begin=self.begin, truncate=truncate, agreed=True, reason=_WHY)
 
 
 CONTRACTS = (

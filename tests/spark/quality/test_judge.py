@@ -11,7 +11,6 @@ import pytest
 from pyspark.sql import SparkSession
 from tests.spark.quality.conftest import PIPELINE, Court, expect
 
-import validate_spec
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
@@ -21,6 +20,7 @@ from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.run.verdict import faults
 from sluice_spark.quality.building import open_project
 from sluice_spark.quality.judge import Judge
+from sluice_spark.runs import checking
 from sluice_spark.sinks.delta.table import DeltaSink
 
 pytestmark = pytest.mark.spark
@@ -238,7 +238,7 @@ def test_validate_spec_checks_a_pipeline_without_a_record(
     (tmp_path / "suite.json").write_text(json.dumps({"expectations": suite}))
     lines = [line for line in PIPELINE.splitlines() if line.partition(":")[0] not in keys]
     (tmp_path / "judged.yaml").write_text("\n".join([*lines, *(f"{k}: {v}" for k, v in keys.items())]))
-    found = list(validate_spec.problems(spark, load(tmp_path / "judged.yaml")))
+    found = list(checking.problems(spark, load(tmp_path / "judged.yaml")))
     assert len(found) == len(problems), found
     assert all(p in f for p, f in zip(problems, found, strict=True)), found
 

@@ -12,12 +12,12 @@ import yaml
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 
-import validate_spec
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
 from sluice_spark.arrow.plan import NotArrowError, sketch
+from sluice_spark.runs import checking
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.lookups import Lookups
 
@@ -108,10 +108,10 @@ def test_lookup_that_is_missing_is_a_mistake_of_the_file(
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     spec = make({"sql": "SELECT s.*, c.name FROM source s LEFT JOIN carriers c ON c.id = s._offset"})
-    (problem,) = validate_spec.problems(spark, spec)
+    (problem,) = checking.problems(spark, spec)
     assert "tables.carriers" in problem
     assert f"{tmp_path}/carriers" in problem
-    assert validate_spec.path(spark, spec) is None
+    assert checking.path(spark, spec) is None
     table(tmp_path, "a")
-    assert list(validate_spec.problems(spark, spec)) == []
-    assert "tables" in (validate_spec.path(spark, spec) or "")
+    assert list(checking.problems(spark, spec)) == []
+    assert "tables" in (checking.path(spark, spec) or "")

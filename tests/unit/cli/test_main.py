@@ -25,8 +25,7 @@ from tests.unit.cli.conftest import Sluice
 from tests.unit.delta.test_tables import QUARANTINE, entry
 from typer.testing import CliRunner
 
-import bounded_run
-import redrive
+import job
 from sluice.cli import output
 from sluice.cli.main import app
 from sluice.cli.state import _check_batch, _panes, _show_rows, _wanted
@@ -55,9 +54,9 @@ def test_help(command: str, golden: Golden, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_command_line_that_is_wrong_has_a_code_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert run_cli(monkeypatch, "run", "p", "--recovery", "nope") == 2
-    for main_of in (bounded_run.parse, redrive.parse):
-        with pytest.raises(ConfigError, match="required"):
-            main_of([])
+    for argv in ((), ("p.yaml",), ("p.yaml", "walk"), ("p.yaml", "run", "{}"), ("p.yaml", "redrive", "{")):
+        with pytest.raises(ConfigError, match="of no action"):
+            job.parse(argv)
 
 
 @pytest.mark.parametrize(
@@ -227,13 +226,13 @@ SLIDING: dict[str, Any] = {"time": "at", "size": 1800.0, "slide": 600.0, "by": [
         (PANES, SLIDING, (1_800_000, 600_000, 0)),
         (PANES, {**SLIDING, "slide": 0.5}, (1_800_000, 500, 0)),
         (PANES, {**SLIDING, "output": "complete"}, (1_800_000, 600_000, -(1 << 52))),
-        (None, SLIDING, ()),  # Spark's own windows
-        (None, {"time": "at", "gap": 600.0}, ()),
-        (None, {}, ()),  # dedupe, or begun without any
+        (None, SLIDING, None),  # Spark's own windows
+        (None, {"time": "at", "gap": 600.0}, None),
+        (None, {}, None),  # dedupe, or begun without any
     ],
 )
 def test_state_has_the_panes_of_the_epoch(
-    tmp_path: Path, noted: dict[str, Any] | None, definition: dict[str, Any], spans: tuple[int, ...]
+    tmp_path: Path, noted: dict[str, Any] | None, definition: dict[str, Any], spans: tuple[int, ...] | None
 ) -> None:
     checkpoint = Checkpoint(str(tmp_path))
     checkpoint.note_panes(noted)

@@ -18,6 +18,8 @@ from sluice.cli import redrive as command
 from sluice.connections import Connection, variable_of
 from sluice.errors import ExitCode, SourceUnreachableError
 from sluice.pipeline import load
+from sluice.ranges import OffsetRange
+from sluice.run.actions import Action, TryQuarantined
 from sluice.sources.kafka import Cluster
 
 DROP = ("--drop", "--reason", "x")
@@ -85,18 +87,18 @@ def test_redrive_dry_run_without_a_broker_shows_the_ranges_of_the_log(
 def test_redrive_dry_run_of_the_quarantine_counts_records_that_decode_now(
     read: str, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[list[str]] = []
+    asked: list[Action] = []
     still = [{"rule": "type", "column": "id", "records": 152}]
     found: dict[str, Any] = {"records": 3252, "decodable": 3100, "still": still, "table": {}}
 
-    def looked(submit: Any, result: Path) -> dict[str, Any]:
-        asked.append(submit.arguments)
+    def looked(_spec: Any, action: Any) -> dict[str, Any]:
+        asked.append(action(Path("result.json")))
         return found
 
     monkeypatch.setattr(command, "looked", looked)
     quarantined = ("redrive", read, "--quarantined", "--dry-run")
     assert sluice(*quarantined, "--of", "r", "--range", "t:0:1-5").exit_code == 0
-    assert asked[0][-3:] == ["--range=t:0:1-5", "--of-run=r", "--quarantined"]
+    assert asked == [TryQuarantined(Path("result.json"), (OffsetRange("t", 0, 1, 5),), "r")]
     found["table"] = {"differences": ["tax: only in the pipeline"], "ways_out": ["sink.delta.evolve: add …"]}
     assert sluice(*quarantined).exit_code == 0
     sluice.recorded("redrive")

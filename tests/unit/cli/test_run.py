@@ -66,7 +66,7 @@ def test_preview_prints_why_its_application_failed(
 ) -> None:
     failing: Any = Failing(words, code)
     with pytest.raises(typer.Exit) as end:
-        preview.looked(failing, tmp_path / "result.json")
+        preview.answer(failing, tmp_path / "result.json")
     assert (end.value.exit_code, capsys.readouterr().err) == (code, shown)
 
 

@@ -16,6 +16,7 @@ from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.launch.submit import SparkSubmit
 from sluice.ledger import UnknownRunError
 from sluice.ledger.events import Judged
+from sluice.run.actions import Validate
 from sluice.run.baseline import Check, Finding
 
 JUDGEMENT: dict[str, Any] = {
@@ -107,7 +108,7 @@ def test_validate_ends_with_the_code_of_the_new_verdict(
     monkeypatch.setattr(LocalProcess, "start", staticmethod(judge))
     done = sluice("validate", str(held.file), "a", "--json")
     assert (done.exit_code, done.json["verdict"]) == (code, verdict)
-    assert started[0][-3:] == ["--pipeline", str(held.file), "--run=a"]
+    assert started[0][-3:] == [str(held.file), *Validate("a").arguments()]
 
 
 def test_validate_refuses_unknown_runs_and_batches_that_wait(held: Place, sluice: Sluice, spark: None) -> None:

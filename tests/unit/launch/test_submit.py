@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import signal
 import subprocess
@@ -24,19 +23,20 @@ from sluice.launch.submit import (
     SparkSubmit,
     archive_file,
     archive_stamp,
-    bounded_run,
+    is_small,
     is_whole,
     spark_master,
-    validate_sink,
+    submit,
 )
 from sluice.pipeline import load
 from sluice.pipeline.spark import Spark
 from sluice.recovery import Recovery
+from sluice.run.actions import Action, AuditWindows, Retract, RunRequest, Validate, parsed
 from sluice.run.interval import Interval
-from sluice.run.request import RunRequest
 from sluice.shipped import shipped
 
 RUN = "scheduled__2013-01-01T00:00:00+00:00"
+ASKED = RunRequest(RUN, Recovery.REPLAY, 7, Interval.parse("2013-01-01", "2013-01-02"), validate=False)
 
 
 @pytest.fixture
@@ -50,8 +50,16 @@ def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return archive
 
 
+def started(
+    action: Action, master: str = "local", pipeline: str | Path = "flights", properties: Any = None, **more: Any
+) -> SparkSubmit:
+    kafka = connection(properties or {"bootstrap.servers": "h:1"})
+    spark = Connection("spark_default", "spark", master)
+    return submit(load(pipeline), action, spark=spark, find=lambda _: kafka, **more)
+
+
 def _options(master: str = "local[2]") -> str:
-    return validate_sink(load("flights"), "r", spark=Connection("s", "spark", master)).java_options
+    return started(Validate("r"), master).java_options
 
 
 def test_submit_uses_a_class_data_archive_that_is_whole(
@@ -75,7 +83,7 @@ def test_submit_uses_a_class_data_archive_that_is_whole(
 
 
 @pytest.fixture
-def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Path]) -> SparkSubmit:
+def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Path]) -> SparkSubmit:
     home = tmp_path / "home"
     home.mkdir()
     (home / "jars").symlink_to(spark_jars[0].parent.parent)
@@ -83,42 +91,32 @@ def submit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Pat
     monkeypatch.setenv("SLUICE_LEDGER_URL", f"postgresql://u:{SECRET}@h/d")
     file = tmp_path / "p.yaml"
     file.write_text("{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}")
-    return bounded_run(
-        load(file),
-        RunRequest(RUN, Recovery.REPLAY, 7, Interval.parse("2013-01-01", "2013-01-02"), validate=False),
-        spark=Connection("spark_default", "spark", host="local[2]"),
-        kafka=connection(SASL, password=SECRET),
-    )
+    kafka, spark = connection(SASL, password=SECRET), Connection("spark_default", "spark", host="local[2]")
+    return submit(load(file), ASKED, spark=spark, find=lambda _: kafka)
 
 
-def test_submit_has_secrets_locale_and_zone_in_the_environment_alone(submit: SparkSubmit) -> None:
-    assert SECRET not in " ".join([*submit.argv(), repr(submit)])
-    assert all(SECRET in submit.env[name] for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "SLUICE_LEDGER_URL"))
-    assert (submit.env["LC_ALL"], submit.env["TZ"]) == ("C.UTF-8", "UTC")
+def test_submit_has_secrets_locale_and_zone_in_the_environment_alone(sent: SparkSubmit) -> None:
+    assert SECRET not in " ".join([*sent.argv(), repr(sent)])
+    assert all(SECRET in sent.env[name] for name in ("AIRFLOW_CONN_KAFKA_DEFAULT", "SLUICE_LEDGER_URL"))
+    assert (sent.env["LC_ALL"], sent.env["TZ"]) == ("C.UTF-8", "UTC")
 
 
-def test_submit_has_the_request_on_its_command_line(
-    submit: SparkSubmit, spark_jars: list[Path], tmp_path: Path
-) -> None:
-    argv = submit.argv()
+def test_submit_has_the_request_on_its_command_line(sent: SparkSubmit, spark_jars: list[Path], tmp_path: Path) -> None:
+    argv = sent.argv()
     assert argv[argv.index("--master") + 1] == "local[2]"
     jars = [str(jar.resolve()) for jar in spark_jars]
     assert f"spark.driver.extraClassPath={':'.join(jars)}" in argv
     assert "spark.sql.session.timeZone=UTC" in argv
-    main = next(i for i, a in enumerate(argv) if a.endswith("spark_jobs/bounded_run.py"))
+    main = next(i for i, a in enumerate(argv) if a.endswith("spark_jobs/job.py"))
     assert Path(argv[main]).is_file()
-    assert argv[main + 3 :] == [
-        f"--run={RUN}", "--recovery", "replay", "--max-records-per-batch", "7",
-        "--start", "2013-01-01T00:00:00Z", "--end", "2013-01-02T00:00:00Z", "--no-validate",
-    ]  # fmt: skip
-    spec, cluster = load(tmp_path / "p.yaml"), Connection("spark_default", "spark", host="spark://m", port=7077)
-    argv = bounded_run(spec, RunRequest("r"), spark=cluster, kafka=connection(SASL)).argv()
-    sent = [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")]
-    assert sent == [jar.file_name for jar in locked("spark")], "executors elsewhere need them"
+    assert (argv[main + 1], parsed(argv[main + 2 :])) == (str(tmp_path / "p.yaml"), ASKED)
+    argv = started(RunRequest("r"), "spark://m:7077", tmp_path / "p.yaml").argv()
+    files = [Path(jar).name for jar in argv[argv.index("--jars") + 1].split(",")]
+    assert files == [jar.file_name for jar in locked("spark")], "executors elsewhere need them"
     assert [a for a in argv if a.startswith("spark.driver.extraClassPath=")], "the driver has them at hand"
-    again = validate_sink(spec, "r", spark=Connection("spark_default", "spark", host="local[2]"))
-    assert (again.application.name, again.application.is_file()) == ("validate_sink.py", True)
-    assert "AIRFLOW_CONN_KAFKA_DEFAULT" not in again.env, "judging needs no Kafka"
+    audit = started(AuditWindows(tmp_path, tmp_path), pipeline=tmp_path / "p.yaml")
+    back = started(Retract("r", "why", "a"), pipeline=tmp_path / "p.yaml")
+    assert ["AIRFLOW_CONN_KAFKA_DEFAULT" in each.env for each in (audit, back)] == [True, False], "what it needs"
 
 
 @pytest.mark.parametrize(
@@ -163,10 +161,8 @@ def test_submit_leaves_the_optimizing_compiler_out_where_python_does_the_work(
     file = tmp_path / "p.yaml"
     source = "source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}"
     file.write_text(f"{{pipeline: p, {source}{keys}}}")
-    submitted = bounded_run(
-        load(file), RunRequest("r"), spark=Connection("s", "spark", master),
-        kafka=Connection("k", "kafka", extra={"bootstrap.servers": "h:1"}), waiting=waiting, engine=engine,
-    )  # fmt: skip
+    small = is_small(load(file), RunRequest("r"), waiting=waiting, engine=engine)
+    submitted = started(RunRequest("r"), master, file, small=small)
     assert ("-XX:TieredStopAtLevel=1" not in submitted.java_options) is compiles
 
 
@@ -182,8 +178,7 @@ def test_submit_leaves_the_optimizing_compiler_out_where_python_does_the_work(
 def test_submit_names_an_available_daemon_that_forks_python_workers(
     conf: dict[str, str], master: str, daemon: str | None
 ) -> None:
-    spark = Connection("s", "spark", master)
-    submitted = validate_sink(load("flights"), "r", spark=spark, settings=Spark(conf=conf))
+    submitted = started(Validate("r"), master, settings=Spark(conf=conf))
     assert submitted.conf.get("spark.python.daemon.module") == daemon
 
 
@@ -271,15 +266,10 @@ def test_application_log_is_silent_about_classes_that_spark_has() -> None:
 
 
 def test_submit_takes_a_run_id_that_begins_like_an_option_and_no_endless_reason() -> None:
-    spark = Connection("s", "spark", "local")
-    submit = bounded_run(load("flights"), RunRequest("-x", Recovery.REPLAY, reason="-y"), spark=spark, kafka=None)
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--pipeline")
-    RunRequest.add_to(parser)
-    asked = RunRequest.parse(parser.parse_args(submit.arguments), load("flights"))
-    assert (asked.run_id, asked.reason) == ("-x", "-y")
+    asked = RunRequest("-x", Recovery.REPLAY, reason="-y")
+    assert parsed(started(asked).arguments[1:]) == asked
     with pytest.raises(ConfigError, match="200,000 characters"):
-        bounded_run(load("flights"), RunRequest("r", Recovery.REPLAY, reason="x" * 200_000), spark=spark, kafka=None)
+        RunRequest("r", Recovery.REPLAY, reason="x" * 200_000)
 
 
 @pytest.mark.parametrize("place", ["/proc/nope/t", "{tmp}/file/t", "{tmp}/file"])
@@ -297,9 +287,7 @@ def test_run_is_refused_before_spark_when_a_place_cannot_be_written(
         f"sink: {{delta: {{path: {paths['sink']}}}}}\nquarantine: {{delta: {{path: {paths['quarantine']}}}}}\n"
     )
     with pytest.raises(SinkError, match="cannot write to") as caught:
-        bounded_run(
-            load(str(file)), RunRequest("r", Recovery.REPLAY), spark=Connection("s", "spark", "local"), kafka=None
-        )
+        started(RunRequest("r", Recovery.REPLAY), pipeline=file)
     assert place in caught.value.what
     assert ("SLUICE_HOME" if key == "SLUICE_HOME" else "p.yaml") in caught.value.next_step
 
@@ -308,7 +296,7 @@ def test_run_whose_places_can_be_written_leaves_nothing_in_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
-    bounded_run(load("flights"), RunRequest("r", Recovery.REPLAY), spark=Connection("s", "spark", "local"), kafka=None)
+    started(RunRequest("r", Recovery.REPLAY))
     kept = {"logs", "quality", "quarantine", "sources", "staged", "flights_quarantine"}
     assert {path.name: oct(path.stat().st_mode)[-3:] for path in tmp_path.iterdir()} == dict.fromkeys(kept, "700")
     assert not [*tmp_path.glob("*/*")]

@@ -6,19 +6,20 @@ import itertools
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fixtures.pipelines import loaded
 
-from sluice.cli.run import connections
+from sluice.cli.run import spark_of
 from sluice.connections import Connection
 from sluice.errors import ConfigError
 from sluice.launch import submit
-from sluice.launch.submit import SparkSubmit, bounded_run, redrive, validate_sink, validate_spec
+from sluice.launch.submit import SparkSubmit
 from sluice.pipeline import Pipeline
 from sluice.pipeline.spark import CORE, DEFAULTS, RESERVED, WORKERS, Spark
 from sluice.pipeline.spark import LOCAL as ALONE
-from sluice.run.request import RunRequest
+from sluice.run.actions import Action, Check, Redrive, RunRequest, Validate
 
 LOCAL = Connection("spark_default", "spark", host="local[2]")
 Make = Callable[[str], Pipeline]
@@ -31,10 +32,14 @@ def orders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     return lambda spark: loaded(tmp_path, f"spark: {spark}" if spark else "")
 
 
+def started(pipeline: Pipeline, action: Action, **more: Any) -> SparkSubmit:
+    return submit.submit(pipeline, action, find=lambda name: Connection(name, "kafka"), **{"spark": LOCAL, **more})
+
+
 MAINS: dict[str, Callable[[Pipeline], SparkSubmit]] = {
-    "run": lambda p: bounded_run(p, RunRequest("r"), spark=LOCAL, kafka=None),
-    "redrive": lambda p: redrive(p, "r", spark=LOCAL, kafka=None),
-    "validate": lambda p: validate_sink(p, "r", spark=LOCAL),
+    "run": lambda p: started(p, RunRequest("r")),
+    "redrive": lambda p: started(p, Redrive("r")),
+    "validate": lambda p: started(p, Validate("r")),
 }
 
 
@@ -58,13 +63,13 @@ def test_spark_resources_of_the_file_are_those_of_each_application(orders: Make,
 def test_spark_resources_are_asked_for_only_where_the_file_does(orders: Make, tmp_path: Path) -> None:
     plain = orders("")
     assert (MAINS["run"](plain).resources, plain.spark.connection) == ({}, "spark_default")
-    assert "--driver-memory" not in validate_spec([orders("{driver_memory: 3g}")], tmp_path / "result").argv()
+    asked = Check(tmp_path / "result", ("p.yaml",))
+    assert "--driver-memory" not in started(orders("{driver_memory: 3g}"), asked, settings=Spark()).argv()
 
 
 @pytest.mark.parametrize("master", ["local[2]", "spark://master:7077"])
 def test_spark_conf_of_the_core_is_refused_in_a_file(orders: Make, master: str) -> None:
-    spark = Connection("spark_default", "spark", host=master)
-    submission = bounded_run(orders(""), RunRequest("r"), spark=spark, kafka=None)
+    submission = started(orders(""), RunRequest("r"), spark=Connection("spark_default", "spark", host=master))
     assert set(submission.conf) <= set(CORE) | set(DEFAULTS) | set(ALONE) | set(WORKERS) | set(RESERVED)
     assert (submission.conf.get("spark.executor.killOnFatalError.depth") == "0") is master.startswith("local")
     for key in submission.conf.keys() - (DEFAULTS | ALONE | WORKERS):
@@ -88,9 +93,9 @@ def test_spark_connection_of_the_file_is_used(orders: Make, monkeypatch: pytest.
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", '{"conn_type": "kafka"}')
     spec = orders("{connection: cluster}")
     with pytest.raises(ConfigError, match="'cluster'"):
-        connections(spec)
+        spark_of(spec)
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://master:7077"}')
-    assert connections(spec)[0].host == "spark://master:7077"
+    assert spark_of(spec).host == "spark://master:7077"
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,16 @@ from tests.fixtures.golden import Golden
 from tests.fixtures.pipelines import loaded, modelled
 from tests.fixtures.specs import run_cli
 
-from sluice.cli import redrive
 from sluice.errors import ConfigError
+from sluice.launch.launcher import LocalProcess
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice.run import failover, redriving, resetting, retraction
+from sluice.run.actions import Action, ReadState, Redrive, Reset, RunRequest, parsed
 from sluice.run.interval import Interval
 from sluice.run.redriving import way_out
-from sluice.run.request import RunRequest
 
 COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
     "interval": lambda p: RunRequest.of(p, "r", start="2026-01-01", end="2026-01-02"),
@@ -112,12 +113,14 @@ def test_run_refuses_a_request_that_cannot_be_meant(keys: dict[str, Any], change
         RunRequest("r"),
         RunRequest("manual__2013-01-01T00:00:00+00:00", Recovery.WAL, 7, None, "--because", False),
         RunRequest("a run", Recovery.HOT, interval=Interval.parse(*MARCH.values()), reason="2 = 2"),
+        Redrive("r", tuple(OffsetRange("ü" * 90, 0, 2 * n, 2 * n + 1) for n in range(5000)), before=datetime.now(UTC)),
+        Reset("r", "-y", "earliest", truncate=True, agreed=True, result=Path("/tmp/x")),
+        ReadState(Path("r"), "/c", 7, "processor", None, (["k"], {"k": "ä"}, 5)),
     ],
 )
-def test_request_is_the_same_behind_argv(request_: RunRequest) -> None:
-    parser = argparse.ArgumentParser()
-    RunRequest.add_to(parser)
-    assert RunRequest.parse(parser.parse_args(request_.arguments()), modelled()) == request_
+def test_action_is_the_same_behind_argv(request_: Action) -> None:
+    assert max(len(word.encode()) for word in request_.arguments()) < 1 << 17, "Linux takes no longer words"
+    assert parsed(request_.arguments()) == request_
 
 
 def test_request_has_an_interval_if_both_ends_are_given() -> None:
@@ -148,6 +151,6 @@ def test_refused_redrive_starts_no_driver(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(redrive.LocalProcess, "start", lambda *_: pytest.fail("a driver was started"))
+    monkeypatch.setattr(LocalProcess, "start", lambda *_: pytest.fail("a driver was started"))
     assert run_cli(monkeypatch, "redrive", str(loaded(tmp_path, base="dedupe").file), *options) == 10
     assert not Ledger.open().runs("p", limit=1), "a run that could not be was recorded"

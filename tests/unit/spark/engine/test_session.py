@@ -10,7 +10,7 @@ import pytest
 
 from sluice.errors import ConfigError, SinkError
 from sluice_spark.engine import session
-from sluice_spark.engine.session import Parser, run_main
+from sluice_spark.engine.session import run_main
 
 
 @pytest.fixture
@@ -66,11 +66,3 @@ def test_main_stops_a_remote_session_and_no_other(
     monkeypatch.setattr(session, "is_remote", lambda: remote)
     assert ended(SinkError("full")) == 30
     assert active.stop.called is remote
-
-
-def test_parser_refuses_a_wrong_command_line_as_a_configuration_error() -> None:
-    parser = Parser(prog="bounded_run.py")
-    parser.add_argument("--run", required=True)
-    with pytest.raises(ConfigError, match="--run") as caught:
-        parser.parse_args([])
-    assert "bounded_run.py --help" in caught.value.next_step

@@ -1,20 +1,18 @@
-"""The application that spark-submit starts to check pipeline files by Spark and Great Expectations, without records."""
+"""Checks pipeline files by Spark and Great Expectations, without records."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
-from sluice.pipeline import Pipeline, load
+from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite, missing_columns, with_lines
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.split import Split, told
-from sluice_spark.engine.logs import set_up
-from sluice_spark.engine.session import Parser, run_main, session
 from sluice_spark.engine.settings import wrong_settings
 from sluice_spark.quality.building import problems_of, warm_up
 from sluice_spark.transforms import transform as transforms
@@ -22,23 +20,15 @@ from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.transforms.sample import Shape, shape_of
 from sluice_spark.windows.decomposed import told as way_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+__all__ = ["checked", "path", "problems", "suite", "windows"]
 
 
-def main() -> None:
-    set_up()
-    parser = Parser(prog="validate_spec.py", description="Check transforms and suites without reading records.")
-    parser.add_argument("--pipeline", required=True, action="append", metavar="NAME_OR_PATH")
-    parser.add_argument(
-        "--result", required=True, metavar="FILE", help="JSON output: problems, path and suite of each file"
-    )
-    args = parser.parse_args()
-    pipelines = [load(name) for name in args.pipeline]
+def checked(pipelines: Sequence[Pipeline], open_session: Callable[[], SparkSession]) -> dict[str, Any]:
+    """Return, by file, the problems of pipelines, the path of their records, and what becomes of their expectations."""
     if any(pipeline.suite_file for pipeline in pipelines):
         warm_up()
-    spark = session()
-    found = {
+    spark = open_session()
+    return {
         str(pipeline.file): {
             "problems": list(problems(spark, pipeline)),
             "path": path(spark, pipeline),
@@ -47,7 +37,6 @@ def main() -> None:
         }
         for pipeline in pipelines
     }
-    Path(args.result).write_text(json.dumps(found), encoding="utf-8")
 
 
 def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
@@ -118,7 +107,3 @@ def _shape(spark: SparkSession, pipeline: Pipeline) -> Shape:
     except SourceUnreachableError as error:  # the other checks and the other files go on
         raise ConfigError(error.what, state=error.state, next_step=error.next_step) from error
     return shape_of(spark, pipeline, transforms.transformer(pipeline, lookups))
-
-
-if __name__ == "__main__":
-    run_main(main)

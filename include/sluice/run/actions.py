@@ -1,0 +1,482 @@
+"""Actions: what one application of Spark carries out. An action is a value that travels as JSON in argv.
+
+A new action is a class here, in :data:`ACTIONS`, and a case in ``spark_jobs/job.py``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import TypeAdapter, ValidationError
+
+from sluice.errors import BEGIN_ANEW, ConfigError
+from sluice.pipeline import Pipeline
+from sluice.ranges import OffsetRange
+from sluice.recovery import Recovery
+from sluice.run.interval import Interval
+from sluice.text import checked_run, storable
+
+__all__ = [
+    "ACTIONS",
+    "LONGEST_REASON",
+    "Action",
+    "AuditWindows",
+    "Check",
+    "Failover",
+    "Need",
+    "Preview",
+    "ReadState",
+    "Redrive",
+    "Reset",
+    "Retract",
+    "RunAction",
+    "RunRequest",
+    "TryQuarantined",
+    "Validate",
+    "interval_recovery",
+    "parsed",
+]
+
+_UNTOUCHED = "nothing was read or written"
+
+LONGEST_REASON = 2000
+"""Characters of the reason for a run."""
+
+_WORD = 30_000
+"""Characters of a word in argv: Linux takes 128 KiB, and a character has at most 4 bytes."""
+
+Need = Literal["source", "sink", "decoder"]
+
+
+@dataclass(frozen=True)
+class Action:
+    """What an application does.
+
+    Attributes
+    ----------
+    name
+        Its word in argv.
+    needs
+        The parts of the pipeline whose connections it may get.
+    writes
+        Whether home, sink and quarantine must be writable: that is tried before Spark starts.
+    small
+        Whether the JVM's optimizing compiler would not pay off.
+    """
+
+    name: ClassVar[str]
+    needs: ClassVar[tuple[Need, ...]] = ()
+    writes: ClassVar[bool] = False
+    small: ClassVar[bool] = True
+
+    @property
+    def needed(self) -> tuple[Need, ...]:
+        """The parts of the pipeline whose connections it gets."""
+        return self.needs
+
+    def arguments(self) -> list[str]:
+        """Return the action as words of a command line; :func:`parsed` reads them."""
+        text = TypeAdapter(type(self)).dump_json(self, exclude_defaults=True).decode()
+        return [self.name, *(text[at : at + _WORD] for at in range(0, len(text), _WORD))]
+
+
+@dataclass(frozen=True)
+class RunAction(Action):
+    """An action that is a run of the ledger.
+
+    Parameters
+    ----------
+    run_id
+        The run id; another attempt has the same one.
+
+    Raises
+    ------
+    ConfigError
+        If the id is not valid, or the reason of the run is too long.
+    """
+
+    writes: ClassVar[bool] = True
+
+    run_id: str
+
+    def __post_init__(self) -> None:
+        checked_run(self.run_id)
+        reason: str | None = getattr(self, "reason", None)
+        if reason is None:
+            return
+        if len(reason) > LONGEST_REASON:
+            raise ConfigError(
+                f"the reason has {len(reason):,} characters",
+                state=_UNTOUCHED,
+                next_step=f"say it in at most {LONGEST_REASON:,}",
+            )
+        object.__setattr__(self, "reason", storable(reason))
+
+
+@dataclass(frozen=True)
+class RunRequest(RunAction):
+    """A live run, or a run of an interval.
+
+    Parameters
+    ----------
+    recovery
+        The strategy; None means the pipeline file's.
+    max_records_per_batch
+        Overrides the pipeline file's approximate limit of records in a batch. Not for an interval.
+    interval
+        The interval of record time to replace in the sink; None means what is available now.
+    reason
+        The user's reason, recorded in the ledger.
+    validate
+        Whether the run is validated after its last batch.
+    """
+
+    name: ClassVar[str] = "run"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "sink", "decoder")
+
+    recovery: Recovery | None = None
+    max_records_per_batch: int | None = None
+    interval: Interval | None = None
+    reason: str | None = None
+    validate: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        run_id: str,
+        *,
+        recovery: str | None = None,
+        max_records_per_batch: int | None = None,
+        start: str | None = None,
+        end: str | None = None,
+        reason: str | None = None,
+        validate: bool = True,
+    ) -> RunRequest:
+        """Return a request from a user's input, checked against the pipeline.
+
+        Parameters
+        ----------
+        start, end
+            Of an interval, in ISO 8601, UTC without a zone; None or empty means what is available now.
+
+        Raises
+        ------
+        ConfigError
+            As :meth:`check`; also for a bad run id, only one end of an interval, or a text that is no time.
+        """
+        interval, strategy = _interval(start, end), Recovery(recovery) if recovery else None
+        if interval is not None and strategy is None and pipeline.no_intervals is None:
+            strategy = interval_recovery(pipeline, pipeline.recovery)
+        request = cls(run_id, strategy, max_records_per_batch, interval, reason, validate)
+        request.check(pipeline)
+        return request
+
+    def check(self, pipeline: Pipeline) -> None:
+        """Refuse what this pipeline cannot do.
+
+        Raises
+        ------
+        ConfigError
+            For an interval of a pipeline without intervals, a strategy that the run cannot have, or a limit of records
+            that is none, or for an interval.
+        """
+        strategy, limit = self.recovery or pipeline.recovery, self.max_records_per_batch
+        if self.interval is not None and (why := pipeline.no_intervals) is not None:
+            raise ConfigError(
+                why, state=_UNTOUCHED, next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}"
+            )
+        live = self.interval is None
+        refusal = pipeline.refusal(strategy) if live else _refusal_of_interval(pipeline, strategy)
+        if refusal is not None:
+            raise ConfigError(refusal, state=_UNTOUCHED, next_step="choose another strategy with --recovery")
+        if limit is not None and not live:
+            raise ConfigError(
+                "max_records_per_batch is for live runs: an interval is replaced in one transaction",
+                state=_UNTOUCHED,
+                next_step="leave it out, or choose a shorter interval",
+            )
+        if limit is not None and not 0 < limit < 1 << 63:
+            raise ConfigError(
+                f"--max-records-per-batch must be at least 1, and of 64 bits: it is {limit}",
+                state=_UNTOUCHED,
+                next_step="give a positive number",
+            )
+
+
+@dataclass(frozen=True)
+class Redrive(RunAction):
+    """Redrive lost ranges or quarantined records.
+
+    Parameters
+    ----------
+    ranges
+        Only these offsets; empty means all.
+    of_run
+        Only what the run with this id lost or quarantined.
+    quarantined
+        Redrive quarantined records instead of lost ranges.
+    dropping
+        Take quarantined records out, and write none of them.
+    rule
+        Only quarantined records that broke this rule.
+    before
+        Only quarantined records of an earlier record time, or of none; aware.
+    reason
+        Why they are dropped.
+    validate
+        Whether the run is validated.
+    """
+
+    name: ClassVar[str] = "redrive"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "sink", "decoder")
+
+    ranges: tuple[OffsetRange, ...] = ()
+    of_run: str | None = None
+    quarantined: bool = False
+    dropping: bool = False
+    rule: str | None = None
+    before: datetime | None = None
+    reason: str | None = None
+    validate: bool = True
+
+    @property
+    def needed(self) -> tuple[Need, ...]:
+        """Not the decoder's, if no record is decoded."""
+        return ("source", "sink") if self.dropping else self.needs
+
+
+@dataclass(frozen=True)
+class Retract(RunAction):
+    """Take rows out of the sink, and open their offsets as lost.
+
+    Parameters
+    ----------
+    reason
+        Why; recorded in the ledger.
+    of_run, ranges
+        The rows that one run wrote, or those of some offsets: one of the two.
+    result
+        If given, nothing is changed: the file to which it writes, as JSON, what would be retracted.
+    """
+
+    name: ClassVar[str] = "retract"
+    needs: ClassVar[tuple[Need, ...]] = ("sink",)
+
+    reason: str
+    of_run: str | None = None
+    ranges: tuple[OffsetRange, ...] = ()
+    result: Path | None = None
+
+
+@dataclass(frozen=True)
+class Reset(RunAction):
+    """Begin a pipeline in a new epoch, with a fresh checkpoint.
+
+    Parameters
+    ----------
+    reason
+        Why; recorded in the ledger.
+    begin, truncate, agreed, rebuild
+        As of ``sluice_spark.runs.reset.ResetRun``.
+    result
+        If given, nothing is changed: the file to which it writes, as JSON, what would be done.
+    """
+
+    name: ClassVar[str] = "reset"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "sink")
+
+    reason: str
+    begin: str | None = None
+    truncate: bool = False
+    agreed: bool = False
+    rebuild: bool = False
+    result: Path | None = None
+
+
+@dataclass(frozen=True)
+class Failover(RunAction):
+    """Let a pipeline go on with another cluster.
+
+    Parameters
+    ----------
+    to
+        The connection of that cluster.
+    reason
+        Why; recorded in the ledger.
+    result
+        As of :class:`Reset`.
+    """
+
+    name: ClassVar[str] = "failover"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "sink")
+
+    to: str
+    reason: str
+    result: Path | None = None
+
+
+@dataclass(frozen=True)
+class Validate(RunAction):
+    """Validate a run of the ledger again; no data changes."""
+
+    name: ClassVar[str] = "validate"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "sink")
+    writes: ClassVar[bool] = False
+
+
+@dataclass(frozen=True)
+class Preview(Action):
+    """Decode the newest records of the source, and write none.
+
+    Parameters
+    ----------
+    result
+        The file to which it writes, as JSON, what it found.
+    records
+        How many records.
+    """
+
+    name: ClassVar[str] = "preview"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "decoder")
+
+    result: Path
+    records: int
+
+
+@dataclass(frozen=True)
+class TryQuarantined(Action):
+    """Decode quarantined records, and write none; parameters as of :class:`Redrive` and :class:`Preview`."""
+
+    name: ClassVar[str] = "try-quarantined"
+    needs: ClassVar[tuple[Need, ...]] = ("decoder",)
+
+    result: Path
+    ranges: tuple[OffsetRange, ...] = ()
+    of_run: str | None = None
+
+
+@dataclass(frozen=True)
+class Check(Action):
+    """Check pipeline files by Spark and Great Expectations; no record is read.
+
+    Parameters
+    ----------
+    result
+        The file to which it writes, as JSON, what it found of each file.
+    files
+        The pipeline files.
+    """
+
+    name: ClassVar[str] = "check"
+
+    result: Path
+    files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class ReadState(Action):
+    """Read which windows are open, which keys are kept, or what is kept of one.
+
+    Parameters
+    ----------
+    result
+        The file to which it writes, as JSON, what it found.
+    checkpoint, batch
+        The checkpoint's path, and a batch that it has committed.
+    keeps
+        What the state is of: ``window``, ``dedupe`` or ``processor``.
+    panes
+        If windows are made of panes: their size, their slide and the watermark, in milliseconds.
+    of
+        Only what is kept of a key: the names of all its columns, of some the values, as text; how many rows at most.
+    """
+
+    name: ClassVar[str] = "read-state"
+
+    result: Path
+    checkpoint: str
+    batch: int
+    keeps: str | None = "window"
+    panes: tuple[int, int, int] | None = None
+    of: tuple[Sequence[str], Mapping[str, str], int] | None = None
+
+
+@dataclass(frozen=True)
+class AuditWindows(Action):
+    """Make windows once more from their records, and compare them with the table; nothing is written.
+
+    Parameters
+    ----------
+    plan
+        The file that says which, as JSON.
+    result
+        The file to which it writes, as JSON, what it found.
+    """
+
+    name: ClassVar[str] = "audit-windows"
+    needs: ClassVar[tuple[Need, ...]] = ("source", "decoder")
+    small: ClassVar[bool] = False
+
+    plan: Path
+    result: Path
+
+
+ACTIONS: dict[str, type[Action]] = {
+    kind.name: kind
+    for kind in (
+        RunRequest, Redrive, Retract, Reset, Failover, Validate, Preview, TryQuarantined, Check, ReadState,
+        AuditWindows,
+    )
+}  # fmt: skip
+"""All actions by their names."""
+
+
+def parsed(words: Iterable[str]) -> Action:
+    """Read :meth:`Action.arguments`.
+
+    Raises
+    ------
+    ConfigError
+        If they are of no action.
+    """
+    name, *rest = [*words, ""]
+    kind = ACTIONS.get(name)
+    try:
+        if kind is None:
+            raise ValueError(f"{name!r} is none of {', '.join(ACTIONS)}")
+        return TypeAdapter(kind).validate_json("".join(rest))
+    except (ValidationError, ValueError) as error:
+        raise ConfigError(
+            f"the arguments are of no action: {error}",
+            state=_UNTOUCHED,
+            next_step="start it by the command sluice, or by an operator of the same version",
+        ) from None
+
+
+def interval_recovery(pipeline: Pipeline, live: Recovery) -> Recovery:
+    """Return the strategy of an interval for which none was chosen: that of live runs, or ``replay`` if it has none."""
+    return Recovery.REPLAY if _refusal_of_interval(pipeline, live) else live
+
+
+def _refusal_of_interval(pipeline: Pipeline, recovery: Recovery) -> str | None:
+    """Return why an interval cannot be replaced by this strategy; None if it can."""
+    if recovery is Recovery.IGNORE_BATCH:
+        return f"an interval replaces existing rows: strategy {recovery} would skip all of them"
+    return pipeline.refusal(recovery)
+
+
+def _interval(start: str | None, end: str | None) -> Interval | None:
+    if not start and not end:
+        return None
+    if not start or not end:
+        raise ConfigError(
+            f"the interval has no {'end' if start else 'start'}",
+            state=_UNTOUCHED,
+            next_step="give start and end, or neither of them for what is available now",
+        )
+    return Interval.parse(start, end)
