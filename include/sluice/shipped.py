@@ -23,7 +23,7 @@ def shipped(name: str) -> Path:
     Parameters
     ----------
     name
-        Its path in a checkout, such as ``spark_jobs/bounded_run.py``.
+        Its path in a checkout, such as ``spark_jobs/job.py``.
     """
     return (CHECKOUT or _DATA) / name
 

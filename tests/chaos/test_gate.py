@@ -103,7 +103,7 @@ def test_rows_that_workers_leave_to_spark_are_judged_with_the_others(sandbox: Sa
     sandbox.assert_exact()
     fed(sandbox, 6, 8)
     sandbox.produce(aside[2:])
-    assert "expect_column_values_to_be_between on id (slice): 1 unexpected" in refused(sandbox, "bad")
+    assert "expect_column_values_to_be_between on id (slice): at most 9, 1 unexpected" in refused(sandbox, "bad")
 
 
 @pytest.mark.long

@@ -172,7 +172,7 @@ class Feed(Planned):
         rows, _, late, dropped, _ = self.model()
         assert self.held() == rows
         assert not self.also or self.held("copy") == rows
-        assert self.counted("processed", "rows", "late") == Counter({"rows": sum(rows.values()), "late": late})
+        assert self.counted("processor", "rows", "late") == Counter({"rows": sum(rows.values()), "late": late})
         self.assert_split(late + dropped)
 
     def assert_open(self) -> dict[str, Any]:

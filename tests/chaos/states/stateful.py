@@ -133,7 +133,7 @@ class _StatefulOracle(Oracle):
         """Compare what the ledger counts of a fact, over all runs."""
         name, counts = self._sandbox.name, Counter[str]()
         for run in ledger.runs(name, limit=100):
-            of_run = getattr(ledger, fact)(name, run.run)
+            of_run = ledger.account(name, run.run).get(fact, {})
             counts.update({key: of_run.get(key, 0) for key in want})
         if counts != Counter(want):
             found.problems.append(f"the ledger says of {fact} {dict(counts)}, and there are {dict(want)}")
@@ -297,7 +297,7 @@ class Processed(_Stateful):
         want, left, late, dropped, now = oracle.stream.model()
         oracle.rows(want, 2, found)
         oracle.split(split, late + dropped, found)
-        oracle.counted(ledger, "processed", {"rows": sum(want.values()), "late": late}, found)
+        oracle.counted(ledger, "processor", {"rows": sum(want.values()), "late": late}, found)
         departures = Counter((tail, processor.departure(leg)) for tail, legs in left.items() for leg in legs)
         legs = oracle.state(("key", "list_element.departs"), stateVarName="legs", flattenCollectionTypes="true")
         kept = Counter((key[0], EPOCH + timedelta(microseconds=departs)) for key, departs in legs)
