@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-__all__ = ["Recovery", "Route"]
+__all__ = ["REDRIVEN", "Recovery", "Route"]
+
+REDRIVEN = 0
+"""The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
 
 
 class Route(StrEnum):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from sluice.ledger import REDRIVEN
+from sluice.recovery import REDRIVEN
 
 __all__ = ["ADOPTING", "HOLDS", "KEY", "OWNER", "app_id", "interval_app_id", "log_app_id", "owner", "quarantine_app_id"]
 

@@ -3,7 +3,7 @@
 from sluice.ledger.history import Glance, RunLine, Span
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
-from sluice.ledger.queries import REDRIVEN, UnknownRunError
+from sluice.ledger.queries import UnknownRunError
 from sluice.ledger.rows import (
     BatchRow,
     Entry,
@@ -15,6 +15,7 @@ from sluice.ledger.rows import (
     StateRow,
     Unannounced,
 )
+from sluice.recovery import REDRIVEN
 
 __all__ = [
     "REDRIVEN",

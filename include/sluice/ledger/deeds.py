@@ -15,11 +15,9 @@ from sluice.ledger import schema
 from sluice.ledger.rows import PartitionTime, StateRow
 from sluice.ledger.store import reading, spoken
 from sluice.ranges import OffsetRange, Times
+from sluice.recovery import REDRIVEN
 
-__all__ = ["REDRIVEN", "Deeds"]
-
-REDRIVEN = 0
-"""The epoch number of redrives: live epochs count from 1 upwards, intervals from -1 downwards."""
+__all__ = ["Deeds"]
 
 _PAGE = 500
 """How many events are read at once."""

@@ -10,8 +10,8 @@ import sqlalchemy as sa
 
 from sluice.facts.profile import NO_ROWS, Profile
 from sluice.ledger import schema
-from sluice.ledger.queries import REDRIVEN
 from sluice.ledger.verdicts import Verdicts
+from sluice.recovery import REDRIVEN
 
 __all__ = ["Profiles"]
 

@@ -11,14 +11,14 @@ import sqlalchemy as sa
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import schema
-from sluice.ledger.deeds import REDRIVEN, Deeds
+from sluice.ledger.deeds import Deeds
 from sluice.ledger.lease import Lease
 from sluice.ledger.rows import BatchRow, Entry, Epoch, IntervalRow, LostRow, RunRow, Unannounced
 from sluice.ledger.store import spoken
 from sluice.ranges import Counts, OffsetRange, Positions, RangeAccount, Times
-from sluice.recovery import Route
+from sluice.recovery import REDRIVEN, Route
 
-__all__ = ["REDRIVEN", "LedgerQueries", "UnknownRunError", "effective"]
+__all__ = ["LedgerQueries", "UnknownRunError", "effective"]
 
 _NEWEST = 20
 """So many runs are looked at for what is the same in most of them."""

@@ -22,7 +22,6 @@ from sluice.errors import (
 )
 from sluice.storage import DENIALS
 from sluice_spark.decoders.told import found_in
-from sluice_spark.transforms.transform import apply
 
 __all__ = ["EngineError", "Sign", "ask_engine", "classify", "no_file_system"]
 
@@ -215,6 +214,10 @@ def _raised_by_transform(error: Exception) -> bool:
         return False  # these are classified by their condition
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     codes = [frame.f_code for frame in frames]
+    from sluice_spark.transforms.transform import (
+        apply,  # not above: each planner of a Python source imports this module
+    )
+
     if apply.__code__ not in codes:
         return False
     return str(frames[-1].f_globals.get("__name__", "")).partition(".")[0] not in ("py4j", "pyspark")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -21,7 +21,9 @@ from pyspark.sql.types import (
 from sluice.errors import SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.state import TopicState
-from sluice_spark.engine.failures import Sign
+
+if TYPE_CHECKING:
+    from sluice_spark.engine.failures import Sign
 
 __all__ = ["RECORD_SCHEMA", "Foreseeable", "Records", "SourceReader", "StreamReader", "within"]
 
