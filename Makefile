@@ -37,7 +37,7 @@ setup: $(STAMP) ## Install everything into .venv and fetch the jars
 
 lock: $(STAMP) ## Compile requirements.in into requirements.txt
 	@UV=$$(command -v uv || echo $(BIN)/uv); \
-	 $$UV pip compile -q --python $(BIN)/python --no-emit-index-url --custom-compile-command 'make lock' requirements.in -o requirements.txt
+	 $$UV pip compile -q --python $(BIN)/python --no-emit-index-url --generate-hashes --custom-compile-command 'make lock' requirements.in -o requirements.txt
 
 demo: $(STAMP) ## From nothing to a finished, validated run on real input; the UI stays up
 	@$(BIN)/python -m sluice.local.demo up
