@@ -50,7 +50,8 @@ def entry(folder: Path, secrets: Path, *command: str, **environment: str) -> sub
     """Run the image's entry point, with the secrets where they are here."""
     script = folder / "entrypoint.sh"
     script.write_text((CHECKOUT / "docker/entrypoint.sh").read_text().replace("/run/secrets", str(secrets)))
-    env = {"PATH": os.environ["PATH"], "PGPASSFILE": str(folder / "pgpass"), **environment}
+    conf = {"PGPASSFILE": str(folder / "pgpass"), "SPARK_CONF_DIR": str(folder / "spark")}
+    env = {"PATH": os.environ["PATH"], **conf, **environment}
     return subprocess.run(["sh", str(script), *command], env=env, capture_output=True, text=True)
 
 
@@ -126,8 +127,8 @@ def test_compose_services_read_secrets_from_files_and_share_the_keys() -> None:
             assert not re.search("PASSWORD|SECRET|FERNET", key) or key.endswith(("_CMD", "_FILE")), key
             assert not re.search(r"://[^/@]*:[^/@]*@", value), key  # user:password@host
     assert all(set(secret) == {"file"} for secret in compose()["secrets"].values())
-    for name in SPARK:  # executors get none
-        assert "secrets" not in services()[name]
+    for name in SPARK:  # executors inherit it
+        assert services()[name]["secrets"] == ["spark_secret"]
         assert not [key for key in services()[name].get("environment", {}) if key.startswith(("AIRFLOW", "PG"))]
 
 
@@ -145,7 +146,7 @@ def test_compose_commands_of_env_example_make_every_secret(secrets: Path) -> Non
     assert {stat.S_IMODE(path.stat().st_mode) for path in secrets.iterdir()} == {0o644}
     assert len(base64.urlsafe_b64decode((secrets / "fernet_key").read_text().strip())) == 32
     assert len((secrets / "jwt_secret").read_text().strip()) >= 64  # bytes, for HS512
-    assert len({path.read_text() for path in secrets.iterdir()}) == 6
+    assert len({path.read_text() for path in secrets.iterdir()}) == 7
 
 
 def test_compose_entrypoint_takes_passwords_with_characters_that_a_url_cannot_hold(
@@ -158,15 +159,21 @@ def test_compose_entrypoint_takes_passwords_with_characters_that_a_url_cannot_ho
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
     file = tmp_path / "pgpass"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    spark = tmp_path / "spark/spark-defaults.conf"
+    assert stat.S_IMODE(spark.stat().st_mode) == 0o600
+    assert spark.read_text().splitlines() == [
+        "spark.authenticate true", f"spark.authenticate.secret {(mine / 'spark_secret').read_text().strip()}"
+    ]  # fmt: skip
     lines = [re.sub(r"\\(.)", r"\1", line) for line in file.read_text().splitlines()]
     assert lines == [f"*:*:airflow:airflow:{NASTY}", f"*:*:ledger:ledger:{NASTY[::-1]}"]
-    assert entry(tmp_path, tmp_path / "none", "echo", "started", PGPASSFILE="").stdout == "started\n", "without any"
+    bare = entry(tmp_path, tmp_path / "none", "echo", "started", PGPASSFILE="", SPARK_CONF_DIR="")
+    assert bare.stdout == "started\n", "without any"
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        *((name, "") for name in ("airflow_db_password", "ledger_db_password", "fernet_key", "api_secret_key")),
+        *((name, "") for name in ("airflow_db_password", "ledger_db_password", "fernet_key", "spark_secret")),
         ("fernet_key", "0123456789abcdef" * 4),  # in hex: refused before the first connection is saved
     ],
 )

@@ -49,6 +49,11 @@ import sys
 from airflow.utils.log.file_task_handler import _fetch_logs_from_service
 print(_fetch_logs_from_service(sys.argv[1], sys.argv[2]).status_code)
 """
+STRANGER = """\
+import sys
+from pyspark.sql import SparkSession
+print("read:", SparkSession.builder.master(sys.argv[1]).getOrCreate().range(1).count())
+"""
 READ = """\
 import sys
 from airflow.models import Connection
@@ -121,6 +126,16 @@ def test_compose_stack_runs_a_new_pipeline_on_both_workers(stack: Containers, ra
     assert master["aliveworkers"] == 2
     (application,) = [app for app in master["completedapps"] if app["name"] == "sluice-orders"]
     assert (application["state"], application["cores"]) == ("FINISHED", 2)
+
+
+def test_compose_master_refuses_an_application_without_the_secret(stack: Containers, ran: str) -> None:
+    # Spark gives up after a minute
+    master = f"spark://{HOST}:{stack.port('spark-master', 7077)}"
+    words = [sys.executable, "-c", STRANGER, master]
+    done = stack.run("scheduler", *words, variables={"SPARK_CONF_DIR": str(stack.root)})
+    assert done.returncode != 0
+    assert "read:" not in done.stdout
+    assert "All masters are unresponsive" in done.stderr
 
 
 def test_compose_ledger_is_a_database_of_its_own(stack: Containers, ran: str) -> None:
