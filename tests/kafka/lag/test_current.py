@@ -82,8 +82,8 @@ def test_lag_of_a_dead_broker_is_unknown_and_the_same_cluster_recovers(
         for where in (broker.bootstrap, "127.0.0.1:1")
     )
     epoch = p.ledger.epoch("line")
-    assert waiting(p.spec(), there, home=p.home, epoch=epoch) == 3
-    assert waiting(p.spec(), nowhere, home=p.home, epoch=epoch) is None
+    assert waiting(p.spec(), lambda _: there, home=p.home, epoch=epoch) == 3
+    assert waiting(p.spec(), lambda _: nowhere, home=p.home, epoch=epoch) is None
     broker.kill()
     down = p.look(limits=Limits(0))
     assert (down.verdict, down.records, down.over, down.worth_a_run) == (Status.UNKNOWN, None, False, False)
