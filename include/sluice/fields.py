@@ -7,11 +7,13 @@ import inspect
 import re
 import textwrap
 from datetime import timedelta
+from functools import cache
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ModelSchema, TimedeltaSchema
 
 from sluice.storage import has_secret, is_url
@@ -63,6 +65,25 @@ class Strict(BaseModel):
 
     # not use_attribute_docstrings: it parses every model's source at each start of a process
     model_config = ConfigDict(extra="forbid", frozen=True, populate_by_name=True)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_flags(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false for a number: pydantic takes them for 1 and 0."""
+        if isinstance(value, bool) and info.field_name in _numbers(cls):
+            raise PydanticCustomError("int_type", "Input should be a valid number")
+        return value
+
+
+@cache
+def _numbers(model: type[BaseModel]) -> set[str]:
+    """Return the fields of a model that are numbers and nothing else; others have a validator of their own."""
+
+    def kinds(annotation: Any) -> set[Any]:
+        return {annotation}.union(*map(kinds, get_args(annotation)))
+
+    found = {name: kinds(field.annotation) for name, field in model.model_fields.items()}
+    return {name for name, types in found.items() if types & {int, float} and not types & {bool, str}}
 
 
 def duration(value: Any) -> timedelta:

@@ -35,7 +35,7 @@ _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
 
 _SECRET = re.compile(
     r"://[^/?#\s@:]*:[^/?#\s@]+@|[?&;](sig|password|passwd|pwd|secret|token|access_?key)="
-    r"|-D\S*(password|passwd|secret|token)\S*=",
+    r"|-D\S*(password|passwd|pwd|secret|token)\S*=|-D(\S*[._-])?pw=",
     re.IGNORECASE,
 )
 

@@ -9,10 +9,23 @@ from typing import Any
 
 from sluice.errors import ConfigError
 
-__all__ = ["LONGEST_RUN", "checked_run", "instant", "length", "moment", "run_of_interval", "storable"]
+__all__ = [
+    "LONGEST_REASON",
+    "LONGEST_RUN",
+    "checked_reason",
+    "checked_run",
+    "instant",
+    "length",
+    "moment",
+    "run_of_interval",
+    "storable",
+]
 
 LONGEST_RUN = 250
 """Maximum length of a run id in characters: Airflow's limit, and the width of the ledger's column."""
+
+LONGEST_REASON = 2000
+"""Maximum length of a user's reason in characters."""
 
 _YEAR = 31_556_952_000_000
 """Microseconds of an average year."""
@@ -36,6 +49,25 @@ def checked_run(run_id: str) -> str:
         state="nothing was read or written",
         next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
     )
+
+
+def checked_reason(reason: str) -> str:
+    """Return a user's reason as any database can store it.
+
+    Raises
+    ------
+    ConfigError
+        If it is empty or too long.
+    """
+    if not reason.strip():
+        raise ConfigError("the reason is empty", state="nothing was changed", next_step="say why, in a few words")
+    if len(reason) > LONGEST_REASON:
+        raise ConfigError(
+            f"the reason has {len(reason):,} characters",
+            state="nothing was changed",
+            next_step=f"say it in at most {LONGEST_REASON:,}",
+        )
+    return str(storable(reason))
 
 
 def instant(microseconds: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -28,6 +30,11 @@ __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
 _LONGEST_TAG = 100
 """Airflow refuses a DAG with a longer tag; a topic's name may have 249 characters."""
+
+_PATIENCE = 10.0
+"""Seconds for the import of a callback; Airflow gives a DAG file 50."""
+_ENDLESS = set[str]()
+"""Modules whose import did not end in this process: no other pipeline waits for them."""
 
 _START = date(2000, 1, 1)  # an interval may lie long before the pipeline
 
@@ -214,7 +221,7 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
     """
     found = []
     for target in getattr(spec.airflow, key):
-        function = imported(target)
+        function = _imported(target)
         if not callable(function):
             raise ConfigError(
                 f"{relative(spec.file)}: airflow.{key}: {target} is neither a function nor a notifier",
@@ -223,6 +230,41 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
             )
         found.append(function)
     return found
+
+
+def _imported(target: str) -> Any:
+    """Import a callback; give up on a module that does not end, because one DAG file has all pipelines.
+
+    Raises
+    ------
+    ConfigError
+        When it cannot be imported in :data:`_PATIENCE`, or at all.
+    """
+    module = target.partition(":")[0]
+    if module in sys.modules and module not in _ENDLESS:  # a thread would wait for one that this thread is importing
+        return imported(target)
+    found: list[Any] = []
+
+    def look() -> None:
+        try:
+            found.append(imported(target))
+        except ConfigError as error:
+            found.append(error)
+
+    if module not in _ENDLESS:
+        thread = threading.Thread(target=look, name=f"import {target}", daemon=True)
+        thread.start()
+        thread.join(_PATIENCE)
+    if not found:
+        _ENDLESS.add(module)
+        raise ConfigError(
+            f"{target} is not imported after {_PATIENCE:g} s",
+            state="nothing was read or written",
+            next_step="let the module do at a call what it does when it is imported",
+        )
+    if isinstance(found[0], ConfigError):
+        raise found[0]
+    return found[0]
 
 
 def _dags_of(spec: Pipeline) -> list[DAG]:

@@ -6,7 +6,7 @@ from airflow.sdk import Param
 
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
-from sluice.run.actions import LONGEST_REASON
+from sluice.text import LONGEST_REASON
 from sluice_airflow.window import Mode
 
 __all__ = ["of"]

@@ -291,6 +291,20 @@ def test_dag_refuses_a_callback_that_cannot_be_called(
         build_dag(spec)
 
 
+def test_dag_gives_up_on_a_callback_whose_import_does_not_end(
+    pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "endless.py").write_text("import threading\ndef page(context): pass\nthreading.Event().wait()\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr("sluice_airflow.factory._PATIENCE", 0.2)
+    spec = load(pipeline_file("p", more='airflow: {on_failure: ["endless:page"]}\n'))
+    with pytest.raises(ConfigError, match="endless:page is not imported"):
+        build_dag(spec)
+    monkeypatch.setattr("sluice_airflow.factory._PATIENCE", 600)
+    with pytest.raises(ConfigError, match="endless:page is not imported"):  # at once
+        build_dag(spec)
+
+
 # --- what is imported ------------------------------------------------------------------------------------------------
 
 LOOK = """\

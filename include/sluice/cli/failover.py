@@ -8,7 +8,6 @@ from typing import Annotated
 import typer
 
 from sluice.cli.output import err, print_json
-from sluice.errors import ConfigError
 
 __all__ = ["failover"]
 
@@ -41,11 +40,9 @@ def failover(
     from sluice.pipeline import load
     from sluice.run.actions import Failover
     from sluice.run.failover import possible
+    from sluice.text import checked_reason
 
-    if not reason.strip():
-        raise ConfigError(
-            "--reason is empty", state="nothing was read or written", next_step="say why, or leave it out"
-        )
+    checked_reason(reason)
     spec = load(pipeline)
     possible(spec, to)
     name = run_id or f"failover__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

@@ -31,6 +31,7 @@ def forget(
     from sluice.home import Home
     from sluice.ledger import Ledger
     from sluice.pipeline.load import named
+    from sluice.text import checked_reason
 
     ledger, home = Ledger.open(), Home.from_env()
     newest = ledger.runs(pipeline, limit=1)
@@ -50,10 +51,8 @@ def forget(
     stays = [folder for folder in stays if os.path.isdir(folder)]
     runs = ledger.count(pipeline)
     if reason is not None:
-        if not reason.strip():
-            raise ConfigError("--reason is empty", state="nothing was changed", next_step="say why")
         with ledger.acquire(pipeline, newest[0].run) as lease:
-            ledger.record(lease, PipelineForgotten(reason=reason))
+            ledger.record(lease, PipelineForgotten(reason=checked_reason(reason)))
     if as_json:
         print_json({"pipeline": pipeline, "forgotten": reason is not None, "runs": runs, "stays": stays})
         return

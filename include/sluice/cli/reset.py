@@ -9,11 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.errors import ConfigError
 
 __all__ = ["reset"]
-
-_UNTOUCHED = "nothing was read or written"
 
 
 def reset(
@@ -64,9 +61,9 @@ def reset(
     from sluice.pipeline import load
     from sluice.run.actions import Reset
     from sluice.run.resetting import possible
+    from sluice.text import checked_reason
 
-    if not reason.strip():
-        raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
+    checked_reason(reason)
     spec, ledger = load(pipeline), Ledger.open()
     possible(spec, begin, truncate=truncate, rebuild=rebuild)
     name = run_id or f"reset__{datetime.now(UTC).isoformat(timespec='milliseconds')}"

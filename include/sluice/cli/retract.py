@@ -9,11 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from sluice.cli.output import err, print_json, print_table
-from sluice.errors import ConfigError
 
 __all__ = ["retract"]
 
-_UNTOUCHED = "nothing was read or written"
 _STAYS = "; what the run published before it stays in the sink"
 
 
@@ -51,9 +49,9 @@ def retract(
     from sluice.run.held import holder, waiting
     from sluice.run.redriving import check_ranges, final
     from sluice.run.retraction import possible, standing, wanted
+    from sluice.text import checked_reason
 
-    if not reason.strip():
-        raise ConfigError("--reason is empty", state=_UNTOUCHED, next_step="say why, in a few words")
+    checked_reason(reason)
     spec, ledger = load(pipeline), Ledger.open()
     of_run, ranges = wanted(what, spec.source.config)
     if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.known_run(spec.name, of_run))):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from sluice.errors import ConfigError
 from sluice.ledger import Ledger
 from sluice.ledger.events import LossAcknowledged
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.redriving import check_ranges
+from sluice.text import checked_reason
 
 __all__ = ["acknowledge"]
 
@@ -35,12 +35,11 @@ def acknowledge(
     Raises
     ------
     ConfigError
-        If the reason is empty, or the ledger does not have the run, or nothing of a range's partition.
+        If the reason is empty or too long, or the ledger does not have the run, or nothing of a range's partition.
     LeaseHeldError
         If a run of the pipeline is at work.
     """
-    if not reason.strip():
-        raise ConfigError("the reason is empty", state="nothing was changed", next_step="say why, in a few words")
+    reason = checked_reason(reason)
     if of_run is not None:
         ledger.known_run(pipeline, of_run)
     check_ranges(ledger, pipeline, ranges)

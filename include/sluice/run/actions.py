@@ -18,11 +18,10 @@ from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
-from sluice.text import checked_run, storable
+from sluice.text import checked_reason, checked_run
 
 __all__ = [
     "ACTIONS",
-    "LONGEST_REASON",
     "Action",
     "AuditWindows",
     "Check",
@@ -42,9 +41,6 @@ __all__ = [
 ]
 
 _UNTOUCHED = "nothing was read or written"
-
-LONGEST_REASON = 2000
-"""Characters of the reason for a run."""
 
 _WORD = 30_000
 """Characters of a word in argv: Linux takes 128 KiB, and a character has at most 4 bytes."""
@@ -96,7 +92,7 @@ class RunAction(Action):
     Raises
     ------
     ConfigError
-        If the id is not valid, or the reason of the run is too long.
+        If the id is not valid, or the reason is blank or too long.
     """
 
     writes: ClassVar[bool] = True
@@ -106,15 +102,8 @@ class RunAction(Action):
     def __post_init__(self) -> None:
         checked_run(self.run_id)
         reason: str | None = getattr(self, "reason", None)
-        if reason is None:
-            return
-        if len(reason) > LONGEST_REASON:
-            raise ConfigError(
-                f"the reason has {len(reason):,} characters",
-                state=_UNTOUCHED,
-                next_step=f"say it in at most {LONGEST_REASON:,}",
-            )
-        object.__setattr__(self, "reason", storable(reason))
+        if reason:
+            object.__setattr__(self, "reason", checked_reason(reason))
 
 
 @dataclass(frozen=True)
@@ -221,7 +210,7 @@ class Redrive(RunAction):
     quarantined
         Redrive quarantined records instead of lost ranges.
     dropping
-        Take quarantined records out, and write none of them.
+        With ``quarantined``: take the records out, and write none of them; they count as filtered.
     rule
         Only quarantined records that broke this rule.
     before

@@ -11,6 +11,7 @@ from sluice.ledger.events import BatchGivenUp, NormalSet, VerdictAccepted
 from sluice.ranges import OffsetRange
 from sluice.run.held import FAILED, waiting
 from sluice.run.verdict import faults, worse
+from sluice.text import checked_reason
 
 __all__ = ["MAY_BE_OUT", "accept", "check_unsettled", "decided", "give_up"]
 
@@ -30,14 +31,13 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_norma
     Raises
     ------
     ConfigError
-        If the reason is empty, the ledger does not have the run, its verdict did not fail, or a run that is not live is
-        to be the new normal.
+        If the reason is empty or too long, the ledger does not have the run, its verdict did not fail, or a run that
+        is not live is to be the new normal.
     LeaseHeldError
         If a batch waits and a run of the pipeline is at work, which may be deciding on it now.
     """
     unchanged = "nothing was changed"
-    if not reason.strip():
-        raise ConfigError("the reason is empty", state=unchanged, next_step="say why, in a few words")
+    reason = checked_reason(reason)
     run = ledger.as_judged(ledger.known_run(pipeline, run_id))
     if new_normal and run.kind != "live":
         raise ConfigError(
@@ -121,11 +121,14 @@ def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple
 
     Raises
     ------
+    ConfigError
+        If the reason is empty or too long.
     UnknownRunError
         If the ledger does not have the run.
     LeaseHeldError
         If a run of the pipeline is at work: it may be about to publish the batch.
     """
+    reason = checked_reason(reason)
     if waiting(ledger, pipeline, ledger.known_run(pipeline, run_id)) is None:
         return None
     with ledger.acquire(pipeline, _decision("retract")):

@@ -118,6 +118,8 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("airflow-start-not-a-date", "airflow: {start_date: yesterday}", "airflow.start_date"),
         ("airflow-a-list", "airflow: [orders]", "execution_timeout"),
         ("airflow-start-before-1970", "airflow: {start_date: 0001-01-01}", "airflow.start_date"),
+        ("airflow-retries-a-flag", "airflow: {retries: true}", "airflow.retries: expected a whole number, not true"),
+        ("batch-limit-a-flag", "source.kafka.max_records_per_batch: true", "not true"),
         ("airflow-retries-of-64-bits", "airflow: {retries: 100000000000}", "airflow.retries"),
         ("airflow-drivers-of-64-bits", "airflow: {max_drivers: 100000000000}", "airflow.max_drivers"),
         ("airflow-pool-too-long", f"airflow: {{pool: {'p' * 300}}}", "airflow.pool"),

@@ -119,8 +119,10 @@ def test_spark_connection_of_the_file_is_used(orders: Make, monkeypatch: pytest.
 def test_spark_conf_refuses_a_secret_and_takes_keys_that_only_lead_to_one(key: str, secret: bool) -> None:
     with pytest.raises(ValueError, match="secret") if secret else nullcontext():
         assert Spark(conf={key: "x"}).conf == {key: "x"}
-    with pytest.raises(ValueError, match="secret"):
-        Spark(conf={"spark.driver.defaultJavaOptions": "-Djavax.net.ssl.trustStorePassword=x"})
+    for option in ("-Djavax.net.ssl.trustStorePassword=x", "-Xmx1g -Dpw=x", "-Ddb.pwd=x"):
+        with pytest.raises(ValueError, match="secret"):
+            Spark(conf={"spark.driver.defaultJavaOptions": option})
+    Spark(conf={"spark.driver.defaultJavaOptions": "-Dpower=x"})
 
 
 @pytest.mark.parametrize("key", ["spark.ui.enabled", "spark.python.sql.dataFrameDebugging.enabled"])

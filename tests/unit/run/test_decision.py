@@ -40,7 +40,8 @@ def test_accept_takes_only_a_live_run_for_the_new_normal(place: Place) -> None:
 def test_accept_refuses_a_run_without_a_failed_verdict(place: Place) -> None:
     place.judged("a", "passed")
     place.commit("b", split(5, 10))
-    for run, reason, named in (("a", "x", "passed"), ("b", "x", "no verdict"), ("a", " ", "empty")):
+    long = ("a", "x" * 2001, "2,001")
+    for run, reason, named in (("a", "x", "passed"), ("b", "x", "no verdict"), ("a", " ", "empty"), long):
         with pytest.raises(ConfigError, match=named):
             accept(place.ledger, "p", run, reason=reason)
     with pytest.raises(UnknownRunError, match="'aa'"):

@@ -17,7 +17,7 @@ from sluice.errors import (
 )
 from sluice.ranges import OffsetRange
 from sluice.run.preflight import check, never_read, refuse_rewritten, unread_of
-from sluice.sources.kafka.cluster import PartitionState, TopicState
+from sluice.sources.state import PartitionState, TopicState
 
 
 def topic(*spans: tuple[int, ...], name: str = "t", topic_id: str = "id-1") -> TopicState:
