@@ -60,14 +60,11 @@ def run_of(file: str, action: actions.RunAction, open_session: Open) -> Run:
         case actions.Redrive():
             from sluice_spark.runs.redrive import RedriveRun
 
-            return RedriveRun(
-                context, action.ranges or None, action.of_run, action.quarantined or action.dropping, action.dropping,
-                action.rule, action.before,
-            )  # fmt: skip
+            return RedriveRun(context, action)
         case actions.Retract():
             from sluice_spark.runs.retract import RetractRun
 
-            return RetractRun(context, action.of_run, action.ranges)
+            return RetractRun(context, action)
         case actions.Reset():
             from sluice_spark.runs.reset import ResetRun
 

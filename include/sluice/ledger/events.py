@@ -488,12 +488,6 @@ def parsed(kind: str, payload: Mapping[str, Any]) -> Event | None:
 
 
 _FACTS = {fact.event: fact for fact in FACTS}
-_EVENTS: dict[str, type[Event]] = {
-    event.__name__: event
-    for event in (
-        Announced, BatchCommitted, BatchGivenUp, BatchStarted, Degraded, EpochOpened, IntervalResolved, Judged,
-        LossAcknowledged, NormalSet, PipelineAdopted, PipelineForgotten, PipelineReset, RangeLost, RangeRedriven,
-        RangeRetracted, RunClosed, RunPlanned, SegmentSealed, SegmentsCleaned, StateMeasured, TimesFound,
-        VerdictAccepted,
-    )
-}  # fmt: skip
+_EVENTS = {
+    kind.__name__: kind for base in (Event, BatchEvent) for kind in base.__subclasses__() if kind is not BatchEvent
+}

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from sluice.ranges import OffsetRange, overlaps, subtract
-from sluice.sources.kafka.cluster import TopicState
+from sluice.sources.state import TopicState
 from sluice.wal import Segment, WriteAheadLog
 
 __all__ = ["Located", "locate"]

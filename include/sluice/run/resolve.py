@@ -11,8 +11,7 @@ from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedErro
 from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
 from sluice.run.interval import Interval
 from sluice.sources.base import Source
-from sluice.sources.kafka.cluster import TopicState
-from sluice.sources.state import Key
+from sluice.sources.state import Key, TopicState
 from sluice.wal import Segment, Unread, WriteAheadLog
 
 __all__ = ["Available", "Resolved", "few", "missing", "resolve"]

@@ -26,10 +26,10 @@ from sluice.run.held import holder, refuse_held
 from sluice.run.preflight import never_read
 from sluice.run.slowest import held_by
 from sluice.sources.base import Announcing, Source
-from sluice.sources.kafka.cluster import TopicState, ends, starts
 from sluice.sources.kafka.clusters import bare_positions
 from sluice.sources.kafka.mirror import MirrorError, mirror
 from sluice.sources.kafka.source import KafkaTopics
+from sluice.sources.state import TopicState, ends, starts
 from sluice.wal.cleaning import applied_batch, clean
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress

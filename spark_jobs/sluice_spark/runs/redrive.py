@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
 from functools import partial
 from typing import Any, ClassVar
 
@@ -19,9 +18,10 @@ from sluice.ledger import REDRIVEN, Lease, Ledger
 from sluice.ledger.events import BatchStarted, Redriven, batch_committed
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
+from sluice.run.actions import Redrive
 from sluice.run.locate import Located, locate
 from sluice.run.redriving import check_ranges, possible, states_for
-from sluice.sources.kafka.cluster import TopicState
+from sluice.sources.state import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records
 from sluice_spark.batch.tally import rescued_in
@@ -55,21 +55,6 @@ _STRETCHES = 5000
 class RedriveRun(Run):
     """Redrives open lost ranges, or quarantined records that decode and pass the row rules now, or drops these.
 
-    Parameters
-    ----------
-    ranges
-        Only these offsets; None for all.
-    of_run
-        Only what this run lost or quarantined; None for all.
-    quarantined
-        Redrive quarantined records instead of lost ranges.
-    dropping
-        Do not write quarantined records: take them out of the quarantine, and count them as filtered.
-    rule
-        Only quarantined records that broke this rule.
-    before
-        Only quarantined records of an earlier record time, or of none; aware.
-
     Notes
     -----
     Each commit has an application id of its own, and its metadata names what was redriven. If the driver dies, the next
@@ -79,19 +64,14 @@ class RedriveRun(Run):
 
     kind: ClassVar[str] = "redrive"
 
-    ranges: Sequence[OffsetRange] | None = None
-    of_run: str | None = None
-    quarantined: bool = False
-    dropping: bool = False
-    rule: str | None = None
-    before: datetime | None = None
+    action: Redrive
 
     def _drive(self, lease: Lease) -> str | None:
-        possible(self.pipeline, quarantined=self.quarantined)
-        check_ranges(self.ledger, self.pipeline.name, self.ranges or ())
+        possible(self.pipeline, quarantined=self.action.quarantined)
+        check_ranges(self.ledger, self.pipeline.name, self.action.ranges)
         refuse_other(self.pipeline, self._reconciled(lease))  # the file may have no dedupe any more
         tables = self.context.redriven()
-        if self.quarantined:
+        if self.action.quarantined:
             self._plan(lease, [], [], epoch=REDRIVEN)
             with self.ledger.acquire(self.pipeline.name, self.context.run_id, scope=REDRIVING) as emptying:
                 self._beside_intervals()
@@ -110,9 +90,9 @@ class RedriveRun(Run):
         fence = (
             None if sink is None else Fence(sink.table_version(), lambda n: emptied(n) or n.get("origins") is not None)
         )
-        wanted = [row.range for row in self.ledger.lost(name, run_id=self.of_run)]
-        if self.ranges is not None:
-            wanted = overlaps(wanted, self.ranges)
+        wanted = [row.range for row in self.ledger.lost(name, run_id=self.action.of_run)]
+        if self.action.ranges:
+            wanted = overlaps(wanted, self.action.ranges)
         with self.context.watch.phase("planning"):
             states = self._states({item.topic for item in wanted}) if wanted else []
             found = locate(wanted, tables.log, states, self.ledger.topic_ids(name))
@@ -278,7 +258,7 @@ class RedriveRun(Run):
         fence: Fence | None = None,
     ) -> None:
         prepared = writer.profiled(prepared)
-        if self.context.gate.judge is not None and not self.dropping:
+        if self.context.gate.judge is not None and not self.action.dropping:
             self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
         name = tables.batch_name(batch)
         if writer.further:
@@ -316,10 +296,10 @@ class RedriveRun(Run):
         sink = tables.replacing()  # its fence refuses rivals that move the same records
         tables.quarantine.check_replaceable()
         spark = self.context.session()
-        writer = self._dropper(tables) if self.dropping else self._writer(spark, tables)
+        writer = self._dropper(tables) if self.action.dropping else self._writer(spark, tables)
         with self.context.watch.phase("query"):
             came = _offsets(self._chosen(spark, tables, writer))
-            if not came and self.dropping:
+            if not came and self.action.dropping:
                 logger.info("there is no such record in the quarantine")
             elif not came:
                 logger.info("no quarantined record decodes and passes the row rules of the pipeline file now")
@@ -355,7 +335,7 @@ class RedriveRun(Run):
         )
         point("batch-started")
         origin = {"kind": "quarantine"}
-        if self.dropping:
+        if self.action.dropping:
             origin = {"kind": "dropped", "reason": self.context.reason or ""}
             prepared = PreparedBatch(tuple(RangeAccount(r, Counts(filtered=len(r))) for r in ranges), NOTHING)
         else:
@@ -382,9 +362,14 @@ class RedriveRun(Run):
     def _chosen(self, spark: SparkSession, tables: Tables, writer: BatchWriter) -> DataFrame:
         """Return the requested quarantined records: to write, those that decode and pass all row rules now, decoded."""
         raw = held_records(
-            spark, tables.quarantine, of_run=self.of_run, ranges=self.ranges, rule=self.rule, before=self.before
+            spark,
+            tables.quarantine,
+            of_run=self.action.of_run,
+            ranges=self.action.ranges or None,
+            rule=self.action.rule,
+            before=self.action.before,
         )
-        return raw if self.dropping else writer.judged(raw).where(F.col(RULE).isNull())
+        return raw if self.action.dropping else writer.judged(raw).where(F.col(RULE).isNull())
 
 
 def refuse_beside_intervals(ledger: Ledger, pipeline: str, state: str) -> None:

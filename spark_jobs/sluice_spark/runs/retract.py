@@ -13,6 +13,7 @@ from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.ledger.events import BatchStarted, Degraded, rows_retracted
 from sluice.ranges import OffsetRange
+from sluice.run.actions import Retract
 from sluice.run.retraction import Part, possible, standing, taken
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.closing import emptied
@@ -35,13 +36,6 @@ _KEPT = "nothing was retracted; the table and the ledger are unchanged"
 class RetractRun(Run):
     """Takes what one run wrote, or the rows of some offsets, out of the sink, in one commit.
 
-    Parameters
-    ----------
-    of_run
-        The run whose rows are taken back; None for ``ranges``.
-    ranges
-        The offsets whose rows are taken back.
-
     Notes
     -----
     The commit counts among the redrives (epoch 0), and its metadata names what was taken from which account. If the
@@ -50,8 +44,7 @@ class RetractRun(Run):
 
     kind: ClassVar[str] = "retract"
 
-    of_run: str | None = None
-    ranges: Sequence[OffsetRange] = ()
+    action: Retract
 
     def preview(self) -> list[Part]:
         """Return what would be retracted; nothing is changed, and no lease is needed."""
@@ -137,7 +130,7 @@ class RetractRun(Run):
 
     def _parts(self, tables: Tables) -> list[Part]:
         """Return what is to be taken from which account."""
-        chosen = standing(self.ledger, self.pipeline.name, run_id=self.of_run, ranges=self.ranges)
+        chosen = standing(self.ledger, self.pipeline.name, run_id=self.action.of_run, ranges=self.action.ranges)
         if not chosen or tables.sink.as_it_is() is None:
             return []
         sink = tables.replacing()

@@ -19,10 +19,10 @@ from sluice.errors import (
     TopicRecreatedError,
 )
 from sluice.ranges import OffsetRange, Positions, ranges_between
-from sluice.sources.kafka.cluster import TopicState
 from sluice.sources.kafka.clusters import bare, bare_positions, named
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.source import KafkaTopics
+from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.kafka_input import KafkaInput

@@ -2,6 +2,5 @@
 
 from sluice.sources.kafka.cluster import Cluster
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
-__all__ = ["Cluster", "FirstUnread", "KafkaSettings", "PartitionState", "TopicState"]
+__all__ = ["Cluster", "KafkaSettings"]

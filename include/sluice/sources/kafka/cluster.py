@@ -17,9 +17,9 @@ from sluice.sources.kafka import requests as questions
 from sluice.sources.kafka.client import UNTOUCHED, Client, refused, unreachable
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.settings import KafkaSettings
-from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState, ends, ids_of, starts
+from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState
 
-__all__ = ["Cluster", "PartitionState", "TopicState", "ends", "ids_of", "starts"]
+__all__ = ["Cluster"]
 
 T = TypeVar("T")
 

@@ -21,10 +21,9 @@ from tests.fixtures.runs import await_that
 
 from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
 from sluice.local.kafka import Broker, Topics
-from sluice.sources.kafka import Cluster, FirstUnread, KafkaSettings, PartitionState
-from sluice.sources.kafka.cluster import ends, starts
+from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.sources.kafka.config import KafkaSource
-from sluice.sources.state import TopicState
+from sluice.sources.state import FirstUnread, PartitionState, TopicState, ends, starts
 
 pytestmark = pytest.mark.kafka
 
