@@ -1,4 +1,4 @@
-"""What the rows of a batch, or of a run, look like, column by column; pure.
+"""Profiles of the rows of a batch or a run, column by column; pure.
 
 Profiles of parts add up to that of the whole, in any order. A figure that one part lacks is unknown of the whole.
 """

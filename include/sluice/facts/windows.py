@@ -39,7 +39,7 @@ class Windows(BatchFact):
     closed_to
         All windows up to there are closed, or all timers have fired.
     absorption, aggregation, timing
-        Fingerprints of what the pipeline file said; see :class:`sluice.pipeline.Pipeline`.
+        Fingerprints of the definition in the pipeline file; see :class:`sluice.pipeline.Pipeline`.
     times
         First and last event time of each range, for intervals.
     partitions
@@ -80,7 +80,7 @@ class Windows(BatchFact):
     operator: str | None = None
 
     def __or__(self, later: Self) -> Self:
-        """Return the sums; what is said of single ranges is left out, but for the counts."""
+        """Return the sums; of single ranges only the counts are kept."""
         watermarks = [each.late_by or 0 for each in (self, later) if each.late or each.partly_late]
         former = [*(self.former or ()), *(later.former or ())]
         return type(self)(

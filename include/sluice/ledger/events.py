@@ -169,7 +169,7 @@ class EpochOpened(Event):
 
 
 class Degraded(Event):
-    """In words: a run goes on with less than its strategy promises, or has something to say."""
+    """A run goes on with less than its strategy promises, or reports something else; ``note`` is a sentence."""
 
     note: str
 
@@ -189,12 +189,12 @@ class SegmentSealed(BatchEvent):
 
 
 class SegmentsCleaned(Event):
-    """What was removed from the write-ahead log, as :meth:`sluice.wal.Cleaned.as_dict`.
+    """Segments were removed from the write-ahead log: :meth:`sluice.wal.Cleaned.as_dict`.
 
     Parameters
     ----------
     batches
-        Of each batch that lost segments, what the log retains: ``epoch``, ``batch``, ``segments``, ``records``,
+        Each batch that lost segments, with what the log retains of it: ``epoch``, ``batch``, ``segments``, ``records``,
         ``bytes``.
     """
 
@@ -254,7 +254,7 @@ class RangeRedriven(BatchEvent):
     Parameters
     ----------
     of
-        What they were before.
+        Their state before: ``lost`` or ``quarantined``.
     source
         Where their records came from.
     """
@@ -270,7 +270,7 @@ class RangeRetracted(BatchEvent):
     Parameters
     ----------
     moved
-        Per account what it no longer holds: :meth:`sluice.run.retraction.Part.as_dict`.
+        The offsets that each account no longer holds: :meth:`sluice.run.retraction.Part.as_dict`.
     """
 
     reason: str
@@ -314,7 +314,7 @@ class PipelineReset(Event):
 
 
 class LossAcknowledged(Event):
-    """Lost ranges are no longer open, because nobody brings them back; or they are open again.
+    """Lost ranges are closed without a redrive; or they are open again.
 
     The counts stay: these offsets are lost.
     """
@@ -352,7 +352,7 @@ class VerdictAccepted(Event):
     batch
         Epoch and number of the batch that waits for this, and is published by the next run.
     faults
-        What was wrong with that batch; see :func:`sluice.run.verdict.faults`.
+        The faults of that batch; see :func:`sluice.run.verdict.faults`.
     """
 
     verdict: str
@@ -362,7 +362,7 @@ class VerdictAccepted(Event):
 
 
 class NormalSet(Event):
-    """What is expected by history begins with this run: runs before it say nothing any more."""
+    """Expectations from history ignore all runs before this one."""
 
     reason: str
 
@@ -395,8 +395,8 @@ class RunClosed(Event):
     Parameters
     ----------
     engine
-        What processed its records: ``arrow``, or ``spark`` if the Arrow path could not be taken or was given up; None
-        if there was nothing to process, or it is not known.
+        The engine that processed its records: ``arrow``, or ``spark`` if the Arrow path could not be taken or was given
+        up; None if there was nothing to process, or it is not known.
     """
 
     state: str
@@ -422,7 +422,7 @@ class Redriven(BaseModel):
     Parameters
     ----------
     of
-        What their ranges were before: ``lost`` or ``quarantined``.
+        The state of their ranges before: ``lost`` or ``quarantined``.
     source
         Where they were read.
     """

@@ -367,4 +367,4 @@ _HANDLERS: dict[type[ev.Event], Callable[[sa.Connection, Recorded, Any], None]] 
     ev.TimesFound: _find_times,
     ev.VerdictAccepted: _accept,
 }
-"""What each event changes; the others change no derived table."""
+"""The handler of each event that changes a derived table."""

@@ -1,4 +1,4 @@
-"""Actions: what one application of Spark carries out. An action is a value that travels as JSON in argv.
+"""Actions: one application of Spark carries out one action, a value that travels as JSON in argv.
 
 A new action is a class here, in :data:`ACTIONS`, and a case in ``spark_jobs/job.py``.
 """
@@ -50,7 +50,7 @@ Need = Literal["source", "sink", "decoder"]
 
 @dataclass(frozen=True)
 class Action:
-    """What an application does.
+    """The task of one application of Spark.
 
     Attributes
     ----------
@@ -378,7 +378,7 @@ class ReadState(Action):
     checkpoint, batch
         The checkpoint's path, and a batch that it has committed.
     keeps
-        What the state is of: ``window``, ``dedupe`` or ``processor``.
+        The operator whose state it is: ``window``, ``dedupe`` or ``processor``.
     panes
         If windows are made of panes: their size, their slide and the watermark, in milliseconds.
     of

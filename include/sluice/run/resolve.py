@@ -208,14 +208,14 @@ def missing(
     short = [gap for gap in gaps if gap.end == reached[gap.topic][gap.partition]]
     if short and available.trouble is not None:
         raise available.trouble
-    anew = [gap for gap in short if gap.topic in available.recreated]
-    if anew:
+    recreated = [gap for gap in short if gap.topic in available.recreated]
+    if recreated:
         step = f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}"
         without = isinstance(available.log, Unread)
         place = "the source" if without else "the write-ahead log"
         raise TopicRecreatedError(
-            f"pipeline {pipeline!r}: topic {anew[0].topic!r} was recreated, and {place} does not have all that was "
-            f"read of the topic before it: {describe(anew)}",
+            f"pipeline {pipeline!r}: topic {recreated[0].topic!r} was recreated, and {place} does not have all that "
+            f"was read of the topic before it: {describe(recreated)}",
             state="nothing was read or written",
             next_step=f"recovery wal reads what the write-ahead log has of the topic before it; {step}"
             if without

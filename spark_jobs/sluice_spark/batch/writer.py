@@ -58,7 +58,7 @@ class PreparedBatch:
     outside: int = 0
     """The number of records outside of the interval; the accounts count them as filtered."""
     facts: tuple[BatchFact, ...] = ()
-    """What it did beside that; of each kind at most one."""
+    """Other facts of the batch, at most one of each kind."""
     shared: Shared | None = None
     """Its rows, staged for further sinks, if the pipeline has any."""
 
@@ -418,7 +418,7 @@ class BatchWriter:
         return prepared.having(found)
 
     def note(self, prepared: PreparedBatch) -> dict[str, Any]:
-        """Return what the metadata of the sink's commit says of a batch: what a ledger needs to record it."""
+        """Return the metadata of a batch for the sink's commit; a ledger can record the batch from it."""
         return {
             "pipeline": self.pipeline.name,
             "run": self.run_id,
