@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from sluice.connections import Connection
 from sluice.errors import ConfigError, Retry
 from sluice.home import Home
 from sluice.lag import Backlog, Limits
@@ -17,7 +18,6 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.mistakes import said
 from sluice.pipeline.starting import Lag
-from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice_airflow import metrics
 from sluice_airflow.arguments import is_known, is_unset
 
@@ -83,7 +83,7 @@ def _checked(limits: Mapping[str, Any]) -> Lag:
 
 def look(
     pipeline: str,
-    settings: KafkaSettings,
+    connection: Connection,
     *,
     limits: Mapping[str, Any] | None = None,
     timeout: float = 20.0,
@@ -102,7 +102,7 @@ def look(
     """
     spec = load(pipeline)
     judged_by = limits_of(spec, limits)
-    with Cluster(settings, timeout=timeout) as cluster:
+    with spec.source.kind.cluster(connection, timeout=timeout) as cluster:
         found = backlog(spec, cluster, home=Home.from_env(), ledger=ledger or Ledger.open(), limits=judged_by)
     metrics.of_backlog(found)
     return found

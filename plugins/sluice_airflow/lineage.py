@@ -15,12 +15,12 @@ from openlineage.client.facet_v2 import dataset_version_dataset as versions
 from openlineage.client.facet_v2 import output_statistics_output_dataset as statistics
 
 from sluice.home import Home
+from sluice.kinds import kind_of
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Sink
 from sluice.ranges import joined
-from sluice.sources.kafka import KafkaSettings
-from sluice.sources.kafka.clusters import bare
+from sluice.sources.clusters import bare
 from sluice_airflow import connections
 from sluice_airflow.sink import version_of
 
@@ -110,8 +110,8 @@ def _bare(pipeline: Pipeline, stream: str) -> str:
 
 
 def _cluster(connection: str) -> str:
-    servers = KafkaSettings.from_connection(connections.get(connection)).bootstrap
-    return f"kafka://{servers.split(',')[0].strip()}"
+    with kind_of("sources", "kafka").cluster(connections.get(connection)) as cluster:  # nothing is sent to it
+        return f"kafka://{cluster.address}"
 
 
 def _sink(pipeline: Pipeline) -> dict[str, Any]:

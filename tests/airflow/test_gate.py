@@ -16,18 +16,18 @@ from airflow.sdk.observability import stats
 from airflow.sdk.observability.metrics import stats_utils
 from tests.airflow.conftest import DOWN, FakeSpark, account_for, behind, states, unknown
 
+from sluice.connections import Connection
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, PartitionLag
 from sluice.pipeline import load
-from sluice.sources.kafka import KafkaSettings
 from sluice_airflow import gate
 from sluice_airflow.operators.freshness import FreshnessOperator
 from sluice_airflow.triggers.lag_watcher import _Lookout
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
-SETTINGS = KafkaSettings("broker:9092", {})
+BROKER = Connection("kafka_default", "kafka", extra={"bootstrap.servers": "broker:9092"})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_lag_look_takes_limits_home_and_ledger_from_their_owners(
         return behind(1)
 
     monkeypatch.setattr(gate, "backlog", fake)
-    found = gate.look(str(pipeline_file()), object(), limits={"max_records": 3}, timeout=4)  # type: ignore[arg-type]
+    found = gate.look(str(pipeline_file()), BROKER, limits={"max_records": 3}, timeout=4)
     assert (found.records, seen) == (1, [("demo", 4, Home.from_env(), 1, Limits(3))])
 
 
@@ -135,12 +135,12 @@ def test_metrics_of_a_look_have_the_lag_and_nothing_where_it_is_unknown(
     file, waits = str(pipeline_file()), {"airflow.sluice.lag.demo:7|g", "airflow.sluice.lag_age.demo:0|g"}
     monkeypatch.setattr("sluice_airflow.gate.backlog", lambda *_, **__: behind(7))
     monkeypatch.setattr("sluice_airflow.triggers.lag_watcher.backlogs", lambda *_, **__: {"demo": behind(7)})
-    gate.look(file, SETTINGS)
+    gate.look(file, BROKER)
     assert arrived() == waits
-    assert set(_Lookout(1.0).look([file], SETTINGS, 1.0)) == {file}
+    assert set(_Lookout(1.0).look([file], BROKER, 1.0)) == {file}
     assert arrived() == waits
     monkeypatch.setattr("sluice_airflow.gate.backlog", lambda *_, **__: unknown(DOWN))
-    gate.look(file, SETTINGS)
+    gate.look(file, BROKER)
     assert arrived() == set()
 
 

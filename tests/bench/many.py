@@ -11,7 +11,6 @@ from unittest import mock
 from tests.bench.harness import SCHEMA, Bench, Goal, Options
 
 from sluice.cli.output import print_table
-from sluice.sources.kafka import KafkaSettings
 
 __all__ = ["many"]
 
@@ -59,9 +58,9 @@ def many(bench: Bench, options: Options) -> dict[str, Any]:
 
         assert len(cpu("DAG file", build_all)) == _PIPELINES
         lookout = _Lookout(20.0)
-        files, settings = sorted(map(str, folder.glob("*.yaml"))), KafkaSettings.from_connection(bench.kafka)
+        files = sorted(map(str, folder.glob("*.yaml")))
         for number in range(1 + max(2, options.runs)):
-            found = cpu("a look" if number else "the first look", lambda: lookout.look(files, settings, 600.0))
+            found = cpu("a look" if number else "the first look", lambda: lookout.look(files, bench.kafka, 600.0))
             assert sum(backlog.records or 0 for backlog in found.values()) == _PIPELINES
             what = "overview" if number else "the first overview"
             assert len(cpu(what, lambda: readings.overview(set))) == _PIPELINES

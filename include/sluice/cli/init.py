@@ -55,9 +55,8 @@ def init(
     from sluice.draft.registered import schema_numbers
     from sluice.draft.sample import sample
     from sluice.pipeline import Pipeline, pipelines_folder
-    from sluice.sources.kafka.settings import KafkaSettings
 
-    found = sample(KafkaSettings.from_connection(find(connection)), topic, records)
+    found = sample(find(connection), topic, records)
     asked = Registry.named(registry or "schema_registry_default")
     numbers = schema_numbers(found) if registry or asked.settings is not None else {}
     try:

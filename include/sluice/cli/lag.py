@@ -18,7 +18,7 @@ from sluice.lag import Backlog, Limits, Status
 from sluice.lag.current import active, backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load, load_all
-from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.sources.measurable import Measurable
 from sluice.text import length
 
 __all__ = ["exit_code", "openmetrics", "show"]
@@ -75,7 +75,7 @@ class _Looks:
     def __init__(self, specs: Sequence[Pipeline]) -> None:
         self._specs = specs
         self._ledger, self._home = Ledger.open(), Home.from_env()
-        self._clusters: dict[str, Cluster] = {}
+        self._clusters: dict[str, Measurable] = {}
 
     def once(self) -> list[Backlog]:
         return [self._look(spec) for spec in self._specs]
@@ -90,10 +90,10 @@ class _Looks:
         for cluster in self._clusters.values():
             cluster.close()
 
-    def _cluster(self, spec: Pipeline) -> Cluster:
+    def _cluster(self, spec: Pipeline) -> Measurable:
         name = active(spec, lambda: self._ledger)
         if name not in self._clusters:
-            self._clusters[name] = Cluster(KafkaSettings.from_connection(find(name)))
+            self._clusters[name] = spec.source.kind.cluster(find(name))
         return self._clusters[name]
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.connections import Connection
 from sluice.errors import SourceUnreachableError, described
-from sluice.sources.kafka.cluster import Cluster
-from sluice.sources.kafka.settings import KafkaSettings
+from sluice.sources.kafka.cluster import cluster_of
 from sluice.sources.state import PartitionState
 
 __all__ = ["Sampled", "sample", "stretches"]
@@ -50,7 +50,7 @@ def stretches(partitions: Mapping[int, PartitionState], records: int) -> Iterato
             yield number, state.end - (size - oldest), state.end
 
 
-def sample(settings: KafkaSettings, topic: str, records: int) -> list[Sampled]:
+def sample(connection: Connection, topic: str, records: int) -> list[Sampled]:
     """Return at most so many records of a topic; fewer if it has fewer, or if offsets hold none.
 
     Raises
@@ -61,9 +61,9 @@ def sample(settings: KafkaSettings, topic: str, records: int) -> list[Sampled]:
     from kafka import KafkaConsumer, TopicPartition
     from kafka.errors import KafkaError
 
-    with Cluster(settings) as cluster:  # its errors say what is wrong with a connection, or a topic
+    with cluster_of(connection) as cluster:  # its errors say what is wrong with a connection, or a topic
         (state,) = cluster.snapshot([topic])
-    consumer = KafkaConsumer(**settings.for_python(), enable_auto_commit=False, group_id=None)
+    consumer = KafkaConsumer(**cluster.settings.for_python(), enable_auto_commit=False, group_id=None)
     found: list[Sampled] = []
     try:
         until = time.monotonic() + _PATIENCE

@@ -20,10 +20,8 @@ from sluice.ranges import Positions
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.held import surely_held
-from sluice.sources.kafka.cluster import Cluster
-from sluice.sources.kafka.clusters import bare, bare_positions, named
-from sluice.sources.kafka.config import KafkaSource
-from sluice.sources.kafka.settings import KafkaSettings
+from sluice.sources.clusters import bare, bare_positions, named
+from sluice.sources.measurable import Isolation, Measurable, Topics
 from sluice.sources.state import FirstUnread, Key, TopicState
 
 __all__ = ["Known", "active", "backlog", "backlogs", "waiting"]
@@ -34,7 +32,7 @@ _SAMPLES = (0.0, 0.25, 0.5, 0.75)
 
 def backlog(
     pipeline: Pipeline,
-    cluster: Cluster,
+    cluster: Measurable,
     *,
     home: Home,
     ledger: Ledger,
@@ -69,7 +67,7 @@ def backlog(
 
 
 def backlogs(
-    pipelines: Sequence[Pipeline], cluster: Cluster, *, home: Home, ledger: Ledger, remembered: Remembered[Known]
+    pipelines: Sequence[Pipeline], cluster: Measurable, *, home: Home, ledger: Ledger, remembered: Remembered[Known]
 ) -> dict[str, Backlog | SluiceError]:
     """Measure the lags of many pipelines of one cluster: it is asked once for all of them.
 
@@ -117,7 +115,7 @@ class Known:
 
     pipeline: Pipeline
     epoch: Epoch
-    source: KafkaSource
+    source: Topics
     positions: Positions | None
     planned: Positions | None
     furthest: Positions
@@ -178,7 +176,7 @@ class _Asked:
         self._error: SluiceError | None = None
 
     @property
-    def source(self) -> KafkaSource:
+    def source(self) -> Topics:
         return self.known.source
 
     @property
@@ -187,7 +185,7 @@ class _Asked:
         seen = {*(self.known.positions or {}), *(self.known.planned or {})}
         return seen if self.source.pattern is not None else set(self.source.streams)
 
-    def look(self, cluster: Cluster | _Shared) -> None:
+    def look(self, cluster: Measurable | _Shared) -> None:
         """Ask for the topics' states; a broker that does not answer leaves an error."""
         try:
             names = self.topics.union(cluster.topics_of(self.source))
@@ -221,7 +219,7 @@ class _Asked:
         )
         return replace(found, held=known.held)
 
-    def full(self, cluster: Cluster | _Shared) -> Backlog:
+    def full(self, cluster: Measurable | _Shared) -> Backlog:
         """Return the backlog with ages, as far as the broker says enough."""
         found = self.plain()
         if self._error is not None:
@@ -232,16 +230,16 @@ class _Asked:
 class _Shared:
     """The answers of a cluster to one look for many pipelines; other questions go to the cluster one by one."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Measurable) -> None:
         self._cluster = cluster
         self.at_time, self.retention = cluster.at_time, cluster.retention
         self._down: SourceUnreachableError | None = None
-        self._states: dict[str, dict[str, TopicState]] = {}
+        self._states: dict[Isolation, dict[str, TopicState]] = {}
         self._first: dict[str, dict[tuple[Key, int], FirstUnread | None]] = {}
 
     def look_at(self, asked: Sequence[_Asked]) -> None:
         """Ask for the states of all their topics; if no broker answers, each will say so."""
-        names: dict[str, set[str]] = {}
+        names: dict[Isolation, set[str]] = {}
         for one in asked:
             names.setdefault(one.source.isolation_level, set()).update(one.topics)
         for level, topics in names.items():
@@ -255,7 +253,7 @@ class _Shared:
 
     def read_first(self, asked: Sequence[_Asked]) -> None:
         """Read the first unread records of all of them."""
-        wanted: dict[str, dict[Key, dict[int, int]]] = {}
+        wanted: dict[Isolation, dict[Key, dict[int, int]]] = {}
         for one in asked:
             for key, (start, end) in _behind(one.plain()).items():
                 wanted.setdefault(one.source.isolation_level, {}).setdefault(key, {})[start] = end
@@ -276,11 +274,11 @@ class _Shared:
                     k: rest for k, own in spans.items() if (rest := {s: e for s, e in own.items() if s != starts[k]})
                 }
 
-    def topics_of(self, source: KafkaSource) -> list[str]:
+    def topics_of(self, source: Topics) -> list[str]:
         self._refuse_down()
         return self._cluster.topics_of(source)
 
-    def look(self, topics: Collection[str], *, isolation_level: str) -> list[TopicState]:
+    def look(self, topics: Collection[str], *, isolation_level: Isolation) -> list[TopicState]:
         self._refuse_down()
         known = self._states.get(isolation_level, {})
         if known.keys() >= set(topics):
@@ -288,7 +286,7 @@ class _Shared:
         return self._cluster.look(topics, isolation_level=isolation_level)
 
     def first_unread(
-        self, positions: Mapping[Key, int], ends: Mapping[Key, int], *, isolation_level: str
+        self, positions: Mapping[Key, int], ends: Mapping[Key, int], *, isolation_level: Isolation
     ) -> dict[Key, FirstUnread]:
         self._refuse_down()
         known = self._first.get(isolation_level, {})
@@ -311,7 +309,7 @@ def _behind(found: Backlog) -> dict[Key, tuple[int, int]]:
 
 
 def _times(
-    cluster: Cluster | _Shared, found: Backlog, limits: Limits, isolation_level: str, now: datetime | None
+    cluster: Measurable | _Shared, found: Backlog, limits: Limits, isolation_level: Isolation, now: datetime | None
 ) -> dict[str, Any]:
     """Fetch what ages are computed from; if a right is missing, ages stay unknown, which is not a failure."""
     behind = _behind(found)
@@ -332,10 +330,10 @@ def _times(
 
 
 def _behind_future(
-    cluster: Cluster | _Shared,
+    cluster: Measurable | _Shared,
     behind: Mapping[Key, tuple[int, int]],
     first: Mapping[Key, FirstUnread],
-    isolation_level: str,
+    isolation_level: Isolation,
     now: datetime | None,
 ) -> dict[Key, FirstUnread]:
     """Return the first unread records that are from the future, with the times of some records behind them."""
@@ -372,7 +370,7 @@ def waiting(pipeline: Pipeline, connection: Callable[[str], Connection], *, home
     try:
         found = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
         positions = None if found is None else bare_positions(found)
-        with Cluster(KafkaSettings.from_connection(kafka), timeout=5) as cluster:
+        with pipeline.source.kind.cluster(kafka, timeout=5) as cluster:
             states = cluster.snapshot(cluster.topics_of(source), isolation_level=source.isolation_level)
         return measure(pipeline.name, positions, states, source.starting_offsets).records
     except SluiceError:

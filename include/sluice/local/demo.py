@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from sluice.cli.output import COUNTS, print_json, print_table
-from sluice.connections import variable_of
+from sluice.connections import find, variable_of
 from sluice.delta.table import Table
 from sluice.errors import SluiceError
 from sluice.home import Home
@@ -28,7 +28,6 @@ from sluice.local.kafka import DEFAULT_PORT as KAFKA_PORT
 from sluice.local.kafka import Broker
 from sluice.pipeline import load, pipelines_folder
 from sluice.shipped import CHECKOUT, shipped
-from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.text import run_of_interval
 
 __all__ = ["main"]
@@ -151,9 +150,9 @@ Try next, in a shell that has sourced the file above:
     def _run_if_needed(self) -> None:
         """If records wait, trigger a run as a user would, and wait for its end."""
         os.environ.update(self.connections)
-        settings = KafkaSettings(self.broker.bootstrap, {"bootstrap.servers": self.broker.bootstrap})
-        with Cluster(settings) as cluster:
-            found = backlog(load(_PIPELINE), cluster, home=self.home, ledger=Ledger.open())
+        spec = load(_PIPELINE)
+        with spec.source.kind.cluster(find(spec.kafka.active)) as cluster:
+            found = backlog(spec, cluster, home=self.home, ledger=Ledger.open())
         if found.error is not None:
             raise found.error
         waiting = found.records

@@ -41,7 +41,7 @@ from sluice.pipeline.state import State
 from sluice.pipeline.stateful import refuse_stateful
 from sluice.pipeline.window import START, Window
 from sluice.recovery import Recovery
-from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.measurable import Topics
 from sluice.text import length
 
 __all__ = [
@@ -407,7 +407,7 @@ class Pipeline(Strict):
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
-    def kafka(self) -> KafkaSource:
+    def kafka(self) -> Topics:
         """The Kafka source, for callers that need Kafka.
 
         Raises

@@ -23,7 +23,7 @@ from typing import Any
 from sluice.errors import CheckpointError, begin_again
 from sluice.once import made_once
 from sluice.ranges import OffsetRange, Positions, ranges_between
-from sluice.sources.kafka.clusters import active_of, named_positions
+from sluice.sources.clusters import active_of, named_positions
 from sluice.storage import file_system, is_url
 
 __all__ = ["Checkpoint", "Clock"]

@@ -1,7 +1,7 @@
 """What a failover does: a pipeline goes on with another cluster, in a new epoch; pure.
 
 The epoch that reads one cluster is closed, and the next one reads another one. Its streams have names of their own
-(:mod:`sluice.sources.kafka.clusters`), so that offsets of two clusters are never mixed up.
+(:mod:`sluice.sources.clusters`), so that offsets of two clusters are never mixed up.
 
 - **Where it begins.** Where the pipeline left that cluster before; else at the start of what the cluster retains. Each
   record there that came from another cluster, and is settled already (:mod:`sluice.run.settled`), is a copy: it counts
@@ -21,7 +21,7 @@ from sluice.ledger import Epoch
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, Positions
 from sluice.run.resetting import Reset, plan
-from sluice.sources.kafka.clusters import active_of
+from sluice.sources.clusters import active_of
 from sluice.sources.state import Key, TopicState
 
 __all__ = ["goes_to", "possible"]

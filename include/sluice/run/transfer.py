@@ -13,7 +13,7 @@ from contextlib import suppress
 from sluice.errors import LeaseHeldError
 from sluice.ranges import Positions
 from sluice.run.checkpoint import Checkpoint
-from sluice.sources.kafka.clusters import bare_positions
+from sluice.sources.clusters import bare_positions
 
 __all__ = ["Transfer"]
 

@@ -15,13 +15,17 @@ from typing import Annotated, Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
+from sluice.connections import Connection
 from sluice.fields import Strict
 from sluice.home import Home
 from sluice.kinds import imported
 from sluice.ranges import Positions
+from sluice.sources.measurable import Measurable
 from sluice.sources.state import Key, TopicState
 
-__all__ = ["Announcing", "Replaced", "Rewritten", "Source", "SourceConfig", "SourceKind"]
+__all__ = [
+    "Announcing", "CopyError", "Copying", "Matching", "Replaced", "Rewritten", "Source", "SourceConfig", "SourceKind",
+]  # fmt: skip
 
 
 class SourceConfig(Strict):
@@ -165,6 +169,43 @@ class Rewritten(Protocol):
         """
 
 
+class CopyError(Exception):
+    """Positions could not be copied; it says why."""
+
+
+@runtime_checkable
+class Copying(Protocol):
+    """A source that can copy positions into a consumer group, for tools that only know groups. Never read back."""
+
+    def copy(self, group: str, positions: Positions, note: str) -> int:
+        """Commit positions under a group that has no members; return how many partitions were written.
+
+        Parameters
+        ----------
+        note
+            Kept beside each position, up to 4096 bytes.
+
+        Raises
+        ------
+        CopyError
+            If the source refuses or does not answer, or if the group has members.
+        """
+
+
+@runtime_checkable
+class Matching(Protocol):
+    """A source that may read all streams whose names match a pattern."""
+
+    def deleted(self, topics: Collection[str]) -> list[str]:
+        """Return which of these streams the pattern would match, but are no longer there; none without a pattern.
+
+        Raises
+        ------
+        SourceUnreachableError, AuthorizationError
+            If that is not known of one of them.
+        """
+
+
 @dataclass(frozen=True)
 class SourceKind:
     """A kind of source, selected by a key below ``source`` of a pipeline file.
@@ -191,6 +232,9 @@ class SourceKind:
     notes_start
         Whether Spark's checkpoint records where the first batch started (``sources/0/0``), as with Spark's own Kafka
         source. For any other source the run records it in the ledger before its first batch.
+    measured
+        ``package.module:callable``, which takes a connection and seconds and returns a
+        :class:`~sluice.sources.measurable.Measurable`; None if there is no lag to be measured.
     """
 
     config: type[SourceConfig]
@@ -202,11 +246,24 @@ class SourceKind:
     by_range: bool = False
     notes_start: bool = False
     messages: bool = False
+    measured: str | None = None
 
     def opened(self, config: SourceConfig, home: Home, pipeline: str) -> Source:
         """Open the source of a pipeline."""
         source: Source = imported(self.open)(config, home, pipeline)
         return source
+
+    def cluster(self, connection: Connection, *, timeout: float = 20.0) -> Measurable:
+        """Return the cluster of a connection, if there is a lag to be measured; nothing is sent to it yet.
+
+        Raises
+        ------
+        ConfigError
+            If it is not a connection to such a cluster.
+        """
+        assert self.measured is not None
+        opened: Measurable = imported(self.measured)(connection, timeout)
+        return opened
 
     def read_with(self, spark: Any, config: SourceConfig, source: Source) -> Any:
         """Return the Spark half of an open source."""

@@ -50,7 +50,7 @@ class TopicState:
     own, which changes when the topic is deleted and recreated. Offsets of two ids have nothing to do with each other.
 
     ``errors`` says why there is no answer for single partitions, ``error`` why there is none for the topic. Both are
-    empty in the result of :meth:`Cluster.snapshot <sluice.sources.kafka.Cluster.snapshot>`.
+    empty in the result of :meth:`Measurable.snapshot <sluice.sources.measurable.Measurable.snapshot>`.
     """
 
     topic: str

@@ -12,9 +12,9 @@ from sluice.lag.current import active
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.text import length
+from sluice_airflow import connections
 from sluice_airflow.arguments import duration_of, is_known, refused
 from sluice_airflow.gate import look
-from sluice_airflow.hooks.kafka import KafkaHook
 from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.log_tables import lag_table
 
@@ -68,9 +68,9 @@ class FreshnessOperator(BaseOperator):
     def execute(self, context: Context) -> float:
         """Look; fail if it is too old."""
         pipeline = load(self.pipeline)
-        settings = KafkaHook(active(pipeline, Ledger.open)).settings()
+        connection = connections.get(active(pipeline, Ledger.open))
         max_age = _age(self.max_age)
-        found = look(self.pipeline, settings, limits={"max_age": max_age}, timeout=self.broker_timeout)
+        found = look(self.pipeline, connection, limits={"max_age": max_age}, timeout=self.broker_timeout)
         self.log.info("%s\n%s", found.verdict, lag_table(found.as_dict()))
         age, allowed = found.age or 0.0, max_age.total_seconds()
         too_old = age > allowed

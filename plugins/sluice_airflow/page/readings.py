@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Any
 
+from sluice.connections import Connection
 from sluice.delta.refused import refused
 from sluice.errors import SluiceError
 from sluice.home import Home
@@ -15,7 +16,6 @@ from sluice.ledger.news import Remembered
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
 from sluice.run.held import unsettled
-from sluice.sources.kafka import Cluster, KafkaSettings
 from sluice.wal import WriteAheadLog
 from sluice.wal.coverage import coverage
 from sluice_airflow import connections
@@ -220,7 +220,7 @@ def lag(name: str) -> dict[str, Any]:
 
 
 def _lag(spec: Pipeline, book: Ledger) -> dict[str, Any]:
-    return look(str(spec.file), _settings(spec), timeout=PATIENCE, ledger=book).as_dict()
+    return look(str(spec.file), _connection(spec), timeout=PATIENCE, ledger=book).as_dict()
 
 
 def log(name: str) -> dict[str, Any]:
@@ -239,7 +239,7 @@ def _log(spec: Pipeline) -> dict[str, Any]:
     kept: dict[str, float | None] = {}
     if spec.source.kafka:
         try:
-            with Cluster(_settings(spec), timeout=PATIENCE) as cluster:
+            with spec.source.kind.cluster(_connection(spec), timeout=PATIENCE) as cluster:
                 asked = cluster.retention(cluster.topics_of(spec.kafka))
             kept = {topic: None if time is None else time.total_seconds() for topic, time in asked.items()}
         except SluiceError:  # unknown; the log is what counts when Kafka is down
@@ -247,5 +247,5 @@ def _log(spec: Pipeline) -> dict[str, Any]:
     return {"held": held, "retention": kept}
 
 
-def _settings(spec: Pipeline) -> KafkaSettings:
-    return KafkaSettings.from_connection(connections.stored(active(spec, Ledger.open)))
+def _connection(spec: Pipeline) -> Connection:
+    return connections.stored(active(spec, Ledger.open))

@@ -16,9 +16,9 @@ from sluice.lag.current import active
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.text import length
+from sluice_airflow import connections
 from sluice_airflow.arguments import choice_of, is_known
 from sluice_airflow.gate import OnIdle, check, decide, given, limits_of, look, why_waiting
-from sluice_airflow.hooks.kafka import KafkaHook
 from sluice_airflow.last_words import WaitedTooLong, tells
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
@@ -138,8 +138,8 @@ class KafkaLagSensor(BaseSensorOperator):
 
     def poke(self, context: Context) -> bool:
         """Measure once; False means to go on waiting."""
-        settings = KafkaHook(active(load(self.pipeline), Ledger.open)).settings()
-        found = look(self.pipeline, settings, limits=self._limits(), timeout=self.broker_timeout)
+        connection = connections.get(active(load(self.pipeline), Ledger.open))
+        found = look(self.pipeline, connection, limits=self._limits(), timeout=self.broker_timeout)
         decision = decide(found, self._on_idle(), hold_while_running=self.hold_while_running)
         self._unknown, self._measured = found.error, found.brief()
         self._held_by = why_waiting(found, hold_while_running=self.hold_while_running)

@@ -10,7 +10,6 @@ from typing import Any
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from sluice.errors import SluiceError
-from sluice.sources.kafka import KafkaSettings
 from sluice_airflow import connections
 from sluice_airflow.gate import OnIdle, decide, look, why_waiting
 
@@ -92,9 +91,9 @@ class KafkaLagTrigger(BaseTrigger):
     async def _wait(self) -> dict[str, Any]:
         while True:
             try:
-                settings = KafkaSettings.from_connection(await connections.aget(self.kafka_conn_id))
+                connection = await connections.aget(self.kafka_conn_id)
                 found = await asyncio.to_thread(
-                    look, self.pipeline, settings, limits=self.limits, timeout=self.broker_timeout
+                    look, self.pipeline, connection, limits=self.limits, timeout=self.broker_timeout
                 )
                 decision = decide(found, OnIdle(self.on_idle), hold_while_running=self.hold_while_running)
             except SluiceError as error:

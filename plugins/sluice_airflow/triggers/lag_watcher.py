@@ -11,6 +11,7 @@ from typing import Any
 from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from sluice.connections import Connection
 from sluice.errors import SluiceError, described
 from sluice.home import Home
 from sluice.lag import Backlog
@@ -18,7 +19,7 @@ from sluice.lag.current import Known, backlogs
 from sluice.ledger import Ledger
 from sluice.ledger.news import Remembered
 from sluice.pipeline import Pipeline
-from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice.sources.measurable import Measurable
 from sluice_airflow import connections, metrics
 from sluice_airflow.files import Files
 from sluice_airflow.triggers.crossing import RETRY_AFTER, Crossing, Runs
@@ -155,8 +156,8 @@ class LagWatcher(BaseEventTrigger):
                 began = time.monotonic()
                 pipelines = sorted(set(_watching.get(key, {}).values()))
                 try:
-                    settings = KafkaSettings.from_connection(await connections.aget(conn_id))
-                    found = await asyncio.to_thread(lookout.look, pipelines, settings, interval)
+                    connection = await connections.aget(conn_id)
+                    found = await asyncio.to_thread(lookout.look, pipelines, connection, interval)
                 except Exception as error:  # raised, it would end every watcher of the connection
                     lookout.say(conn_id, error)
                     found = {}
@@ -244,7 +245,8 @@ class _Lookout:
 
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
-        self._cluster: Cluster | None = None
+        self._connection: Connection | None = None
+        self._cluster: Measurable | None = None
         self._ledger: Ledger | None = None
         self._last = ""
         self._reached = (0, 0)
@@ -252,11 +254,11 @@ class _Lookout:
         self._known: Remembered[Known] = Remembered()
         self._said: dict[str, str] = {}
 
-    def look(self, pipelines: list[str], settings: KafkaSettings, seconds: float) -> dict[str, Backlog]:
+    def look(self, pipelines: list[str], connection: Connection, seconds: float) -> dict[str, Backlog]:
         """Return the backlogs that can be measured in about ``seconds``; the next call starts with the others."""
-        if self._cluster is None or self._cluster.settings != settings:
+        if self._connection != connection:
             self.close()
-            self._cluster = Cluster(settings, timeout=self._timeout)
+            self._connection = connection
         until = time.monotonic() + seconds
         found: dict[str, Backlog] = {}
         turn = [p for p in pipelines if p > self._last] + [p for p in pipelines if p <= self._last]
@@ -265,7 +267,7 @@ class _Lookout:
             some = turn[reached : reached + _TOGETHER]
             reached += len(some)
             self._last = some[-1]
-            found |= self._measured(some)
+            found |= self._measured(some, connection)
         if (found_of := (reached, len(turn))) != self._reached and reached < len(turn):
             _log.warning(
                 "a look reached %d of %d pipelines in %.0f s: the others are looked at first next time, so a run may "
@@ -276,9 +278,8 @@ class _Lookout:
         self._reached = found_of
         return found
 
-    def _measured(self, references: list[str]) -> dict[str, Backlog]:
+    def _measured(self, references: list[str], connection: Connection) -> dict[str, Backlog]:
         """Return the backlogs of some pipelines, and log why others are unknown."""
-        assert self._cluster is not None
         specs: dict[str, Pipeline] = {}
         for reference in references:
             try:
@@ -286,8 +287,13 @@ class _Lookout:
             except Exception as error:
                 self.say(reference, error)
         found: dict[str, Backlog] = {}
+        if not specs:
+            return found
         try:
             self._ledger = self._ledger or Ledger.open()
+            for spec in specs.values():
+                self._cluster = self._cluster or spec.source.kind.cluster(connection, timeout=self._timeout)
+            assert self._cluster is not None
             answers = backlogs(
                 list(specs.values()), self._cluster, home=Home.from_env(), ledger=self._ledger, remembered=self._known
             )

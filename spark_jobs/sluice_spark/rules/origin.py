@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from sluice.sources.kafka.config import KafkaSource
+from sluice.sources.measurable import Topics
 from sluice_spark.decoders.base import COLUMN, RULE
 
 __all__ = ["judged", "origin_of"]
@@ -20,7 +20,7 @@ def origin_of(header: str) -> Column:
     return F.try_element_at(own, F.lit(1))["value"].cast("string")
 
 
-def judged(decoded: DataFrame, kafka: KafkaSource) -> DataFrame:
+def judged(decoded: DataFrame, kafka: Topics) -> DataFrame:
     """Refuse decoded records whose header names no record of the pipeline's streams, or that lack a header."""
     pattern, header = kafka.origins, kafka.origin_header
     if pattern is None or header is None:

@@ -12,7 +12,7 @@ from sluice.ledger import Lease
 from sluice.run.failover import goes_to, possible
 from sluice.run.resetting import Reset, united
 from sluice.sources.base import Source
-from sluice.sources.kafka.clusters import active_of
+from sluice.sources.clusters import active_of
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.reset import ResetRun

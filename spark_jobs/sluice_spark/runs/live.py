@@ -25,10 +25,7 @@ from sluice.recovery import Route
 from sluice.run.held import holder, refuse_held
 from sluice.run.preflight import never_read
 from sluice.run.slowest import held_by
-from sluice.sources.base import Announcing, Source
-from sluice.sources.kafka.clusters import bare_positions
-from sluice.sources.kafka.mirror import MirrorError, mirror
-from sluice.sources.kafka.source import KafkaTopics
+from sluice.sources.base import Announcing, CopyError, Copying, Source
 from sluice.sources.state import TopicState, ends, starts
 from sluice.wal.cleaning import applied_batch, clean
 from sluice_spark.engine.logs import logger
@@ -338,13 +335,13 @@ class LiveRun(Run):
     def _mirror(self, source: Source, tables: Tables) -> None:
         """Copy the committed positions into the consumer group that the pipeline file names; best effort."""
         group, positions = self.pipeline.lag.mirror_group, tables.checkpoint.positions()
-        if group is None or not positions or not isinstance(source, KafkaTopics):
+        if group is None or not positions or not isinstance(source, Copying):
             return
         at = f"epoch {tables.epoch.number} batch {tables.sink.version()} run {self.context.run_id}"
         note = f"sluice {self.pipeline.name} {at}"
         try:
-            count = mirror(source.cluster.settings, group, bare_positions(positions), note)
-        except MirrorError as error:
+            count = source.copy(group, positions, note)
+        except CopyError as error:
             logger.warning("the positions could not be copied into the consumer group %s: %s", group, error)
         else:
             logger.info("the positions of %d partitions were copied into the consumer group %s", count, group)

@@ -14,8 +14,7 @@ from sluice.recovery import Route
 from sluice.run.decision import decided
 from sluice.run.preflight import check as preflight
 from sluice.run.preflight import refuse_replaced, refuse_rewritten, unread_of
-from sluice.sources.base import Replaced, Rewritten, Source
-from sluice.sources.kafka.source import KafkaTopics
+from sluice.sources.base import Matching, Replaced, Rewritten, Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
@@ -132,7 +131,7 @@ class SourceCheck:
     def _deleted(self, positions: Positions, states: Sequence[TopicState]) -> list[str]:
         """Return the topics of a pattern that were read before and are no longer there."""
         missing = set(positions).difference(state.topic for state in states)
-        return self.source.deleted(missing) if missing and isinstance(self.source, KafkaTopics) else []
+        return self.source.deleted(missing) if missing and isinstance(self.source, Matching) else []
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from sluice.errors import (
     TopicRecreatedError,
 )
 from sluice.ranges import OffsetRange, Positions, ranges_between
-from sluice.sources.kafka.clusters import bare, bare_positions, named
+from sluice.sources.clusters import bare, bare_positions, named
 from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.source import KafkaTopics
 from sluice.sources.state import TopicState

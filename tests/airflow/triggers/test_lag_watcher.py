@@ -18,6 +18,7 @@ from tests.airflow.triggers.conftest import IDLE, SILENT, seen
 
 from sluice.errors import SluiceError
 from sluice.lag import Backlog
+from sluice.sources.base import SourceKind
 from sluice_airflow.triggers import lag_watcher as module
 from sluice_airflow.triggers.crossing import Runs
 from sluice_airflow.triggers.lag_watcher import LagWatcher
@@ -166,7 +167,9 @@ class Kafka:
 @pytest.fixture
 def kafka(monkeypatch: pytest.MonkeyPatch) -> Kafka:
     kafka = Kafka()
-    monkeypatch.setattr(module, "Cluster", kafka.cluster)
+    monkeypatch.setattr(
+        SourceKind, "cluster", lambda _, connection, timeout: kafka.cluster(connection, timeout=timeout)
+    )
     monkeypatch.setattr(module, "backlogs", kafka.backlogs)
     monkeypatch.setattr(module, "_JOINING", 0.01)
     return kafka

@@ -19,7 +19,7 @@ from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, overlaps
 from sluice.run.failover import goes_to
 from sluice.run.resetting import united
 from sluice.run.settled import Origins, Screened, Settled, screened, settled_of
-from sluice.sources.kafka.clusters import active_of, bare, named, origin_pattern
+from sluice.sources.clusters import active_of, bare, named, origin_pattern
 from sluice.sources.state import PartitionState, TopicState
 
 SOURCE = {"kafka": {"clusters": ["a", "b"], "topics": ["t"], "origin_header": "o"}}

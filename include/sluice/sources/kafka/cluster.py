@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TypeVar
 
+from sluice.connections import Connection
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, described
 from sluice.sources.kafka import requests as questions
 from sluice.sources.kafka.client import UNTOUCHED, Client, refused, unreachable
@@ -19,12 +20,23 @@ from sluice.sources.kafka.config import KafkaSource
 from sluice.sources.kafka.settings import KafkaSettings
 from sluice.sources.state import FirstUnread, Key, PartitionState, TopicState
 
-__all__ = ["Cluster"]
+__all__ = ["Cluster", "cluster_of"]
 
 T = TypeVar("T")
 
 _CONFIG_FOR = 60.0
 """Seconds for which a topic's retention time is cached."""
+
+
+def cluster_of(connection: Connection, timeout: float = 20.0) -> Cluster:
+    """Return the cluster of a connection.
+
+    Raises
+    ------
+    ConfigError
+        If it is not a Kafka connection, or names no servers.
+    """
+    return Cluster(KafkaSettings.from_connection(connection), timeout=timeout)
 
 
 class Cluster:
@@ -46,6 +58,11 @@ class Cluster:
         self.timeout = timeout
         self._retention: dict[str, tuple[float, timedelta | None]] = {}
         self._begin()
+
+    @property
+    def address(self) -> str:
+        """The host and port of its first server."""
+        return self.settings.bootstrap.split(",")[0].strip()
 
     def _begin(self) -> None:
         self._pid = os.getpid()

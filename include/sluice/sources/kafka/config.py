@@ -11,7 +11,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from sluice.errors import ConfigError
 from sluice.ranges import Positions
 from sluice.sources.base import SourceConfig
-from sluice.sources.kafka.clusters import active_of, named, origin_pattern, prefix_of
+from sluice.sources.clusters import active_of, named, origin_pattern, prefix_of
 from sluice.sources.kafka.pattern import matches, problem_of
 
 __all__ = ["KafkaSource"]

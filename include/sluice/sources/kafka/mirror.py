@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from sluice.errors import described
 from sluice.ranges import Positions
+from sluice.sources.base import CopyError
 from sluice.sources.kafka.settings import KafkaSettings
 
-__all__ = ["MirrorError", "mirror"]
+__all__ = ["mirror"]
 
 _SECONDS = 10
-
-
-class MirrorError(Exception):
-    """The group could not be written; it says why."""
 
 
 def mirror(settings: KafkaSettings, group: str, positions: Positions, note: str) -> int:
@@ -28,7 +25,7 @@ def mirror(settings: KafkaSettings, group: str, positions: Positions, note: str)
 
     Raises
     ------
-    MirrorError
+    CopyError
         When the broker refuses or does not answer, or somebody consumes under this group.
 
     Notes
@@ -67,9 +64,9 @@ def mirror(settings: KafkaSettings, group: str, positions: Positions, note: str)
         finally:
             admin.close()
     except Exception as error:  # whatever it is, a run must not fail by it
-        raise MirrorError(described(error)) from error
+        raise CopyError(described(error)) from error
     refused = {str(tp): answer for tp, answer in answers.items() if answer.errno}
     if refused:
         tp, answer = next(iter(refused.items()))
-        raise MirrorError(f"{len(refused)} of {len(offsets)} partitions were refused, {tp}: {answer.__name__}")
+        raise CopyError(f"{len(refused)} of {len(offsets)} partitions were refused, {tp}: {answer.__name__}")
     return len(offsets)

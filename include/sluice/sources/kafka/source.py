@@ -13,10 +13,10 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
-from sluice.sources.kafka.cluster import Cluster
-from sluice.sources.kafka.clusters import bare, named
+from sluice.sources.clusters import bare, bare_positions, named
+from sluice.sources.kafka.cluster import cluster_of
 from sluice.sources.kafka.config import KafkaSource
-from sluice.sources.kafka.settings import KafkaSettings
+from sluice.sources.kafka.mirror import mirror
 from sluice.sources.state import Key, TopicState
 
 __all__ = ["KIND", "KafkaTopics"]
@@ -29,7 +29,7 @@ class KafkaTopics:
 
     def __init__(self, config: KafkaSource, home: Home, pipeline: str) -> None:
         self.config = config
-        self.cluster = Cluster(KafkaSettings.from_connection(find(config.active)))
+        self.cluster = cluster_of(find(config.active))
 
     @cached_property
     def topics(self) -> list[str]:
@@ -95,6 +95,10 @@ class KafkaTopics:
         ours = self.config.matching(topics)
         return sorted(set(ours) - self.cluster.existing(ours))
 
+    def copy(self, group: str, positions: Positions, note: str) -> int:
+        """Copy positions into a consumer group: :func:`~sluice.sources.kafka.mirror.mirror`."""
+        return mirror(self.cluster.settings, group, bare_positions(positions), note)
+
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset at or after ``moment``; partitions that do not answer are missing."""
         asked = [(bare(stream), partition) for stream, partition in keys]
@@ -127,4 +131,5 @@ KIND = SourceKind(
     by_range=True,
     notes_start=True,
     messages=True,
+    measured="sluice.sources.kafka.cluster:cluster_of",
 )
