@@ -28,7 +28,7 @@ from sluice_spark.runs.redrive import REDRIVING, refuse_beside_intervals
 from sluice_spark.runs.restored import refuse_restored
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, TakenBackError, overtaken
+from sluice_spark.sinks.base import NOTHING, AcceptingSink, Fence, ReplaceableSink, TakenBackError, overtaken
 from sluice_spark.sinks.further import TAKEN
 from sluice_spark.sinks.parquet.of_runs import OfRuns
 from sluice_spark.sinks.parquet.slice import Slice
@@ -345,9 +345,8 @@ class ResetRun(Run):
         """Take all rows of the pipeline out of the sink, by the commit that closes the epoch."""
         sink.check_replaceable()
         tables.quarantine.check_replaceable()
-        accept = getattr(sink, "accept", None)
-        if accept is not None:
-            accept()
+        if isinstance(sink, AcceptingSink):
+            sink.accept()
         fence = Fence(sink.table_version(), lambda other: other.get("interval") is not None)
         name = self.pipeline.name
         gone: Slice

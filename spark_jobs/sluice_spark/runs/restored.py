@@ -7,6 +7,7 @@ from sluice.errors import BEGIN_ANEW
 from sluice.ledger import REDRIVEN, Ledger
 from sluice_spark.runs.reconcile import contradiction
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.base import ComparableSink
 
 __all__ = ["refuse_restored"]
 
@@ -21,8 +22,8 @@ def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
     CheckpointError
         If it does.
     """
-    ahead_of = getattr(tables.sink, "ahead_of", None)  # a sink of another package need not have it
-    if tables.kind.delta or ahead_of is None:
+    sink = tables.sink
+    if tables.kind.delta or not isinstance(sink, ComparableSink):
         return
     apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.intervals(pipeline)}
     base = ledger.base(pipeline)  # earlier epochs were closed, perhaps with the sink
@@ -31,7 +32,7 @@ def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
         for n, batch in ledger.last_batches(pipeline).items()
         if n <= REDRIVEN or n >= base
     }
-    lacking = sorted(set(last) - ahead_of({app: batch - 1 for app, batch in last.items()}))
+    lacking = sorted(set(last) - sink.ahead_of({app: batch - 1 for app, batch in last.items()}))
     if lacking:
         raise contradiction(
             f"the ledger has batch {last[lacking[0]]} of {lacking[0]} committed, and the sink {tables.sink.path} does "

@@ -23,7 +23,7 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.reconcile import examine, reconcile
 from sluice_spark.runs.restored import refuse_restored
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import ReadableSink, Sink
+from sluice_spark.sinks.base import ReadableSink, SettlingSink, Sink
 
 __all__ = ["Run"]
 
@@ -192,9 +192,8 @@ class Run(ABC):
                 return None
             judgement = self._judgement(lease, self.context.judge, cast(ReadableSink, sink), runs)
             point("judged")
-            settled = getattr(sink, "settled", None)  # a sink that keeps rows until they are judged
-            if settled is not None:
-                settled()
+            if isinstance(sink, SettlingSink):
+                sink.settled()
             return judgement.verdict
 
     def _did(self, run: str) -> bool:

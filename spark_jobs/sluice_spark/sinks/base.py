@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -21,12 +21,17 @@ from sluice.fields import TAKES_AWAY
 __all__ = [
     "MOST",
     "NOTHING",
+    "AcceptingSink",
+    "ComparableSink",
     "EvolvingSink",
     "Fence",
+    "OrderedSink",
     "ReadableSink",
     "Refusal",
     "ReplaceableSink",
+    "Replacing",
     "RowsRefusedError",
+    "SettlingSink",
     "Sink",
     "Staged",
     "StagedFile",
@@ -185,11 +190,6 @@ class Sink(Protocol):
         The id of the writer, which contains the pipeline's name; each writer counts its own batches.
     partition_by
         Partition columns of the sink.
-
-    Notes
-    -----
-    Two things a sink may have beside these: ``ordered``, true if whoever takes the rows of a source partition gets them
-    in the order of their offsets, and ``settled()``, which removes what it keeps of committed batches for a while.
     """
 
     path: str
@@ -273,17 +273,46 @@ class Sink(Protocol):
         """Remove the leftovers of uncommitted attempts at a batch."""
 
 
-class ReplaceableSink(Sink, Protocol):
-    """A sink that can remove rows and add others in one transaction."""
+@runtime_checkable
+class AcceptingSink(Protocol):
+    """A sink that can be taken as it is, although commits were rolled back."""
+
+    def accept(self) -> None:
+        """Give up commits that were rolled back or replaced."""
+
+
+@runtime_checkable
+class SettlingSink(Protocol):
+    """A sink that keeps something of committed batches for a while."""
+
+    def settled(self) -> None:
+        """Remove what is older than that. All runs are judged, and no batch is being staged."""
+
+
+@runtime_checkable
+class OrderedSink(Protocol):
+    """A sink that takes the rows of each source partition in the order of their offsets."""
+
+    ordered: bool
+
+
+@runtime_checkable
+class ComparableSink(Protocol):
+    """A sink that can be compared with what a restored ledger knows of its writers."""
+
+    def ahead_of(self, known: Mapping[str, int]) -> set[str]:
+        """Return which of these writers committed a higher batch than the given one."""
+
+
+@runtime_checkable
+class Replacing(ComparableSink, Protocol):
+    """The part of a :class:`ReplaceableSink` that others lack."""
 
     def check_replaceable(self) -> None:
         """Raise a :class:`~sluice.errors.ConfigError` if the present state of the sink does not allow that."""
 
     def table_version(self) -> int:
         """Return the number of the newest commit of any writer; -1 if there is none."""
-
-    def ahead_of(self, known: Mapping[str, int]) -> set[str]:
-        """Return which of these writers committed a higher batch than the given one."""
 
     def held(self, gone: Any) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the sink holds, per topic and partition, ascending."""
@@ -307,6 +336,10 @@ class ReplaceableSink(Sink, Protocol):
         dict or None
             How many offsets were removed, per topic and partition; None if the batch was committed before.
         """
+
+
+class ReplaceableSink(Sink, Replacing, Protocol):
+    """A sink that can remove rows and add others in one transaction."""
 
 
 class EvolvingSink(Sink, Protocol):

@@ -26,7 +26,19 @@ from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.sinks.base import SinkConfig
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import NOTHING, ReplaceableSink, RowsRefusedError, Sink, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.base import (
+    NOTHING,
+    AcceptingSink,
+    OrderedSink,
+    ReplaceableSink,
+    Replacing,
+    RowsRefusedError,
+    SettlingSink,
+    Sink,
+    Staged,
+    TakenBackError,
+    overtaken,
+)
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 from sluice_spark.sinks.parquet.staging import StagesParquet
@@ -137,14 +149,14 @@ class FurtherSinks:
             try:
                 told += sink.examine()
             except CheckpointError as error:
-                accept = getattr(sink, "accept", None) if isinstance(error, TakenBackError) else None
-                if accept is None or not (leave or name in _named_as_taken(first)):
+                acceptable = isinstance(error, TakenBackError) and isinstance(sink, AcceptingSink)
+                if not acceptable or not (leave or name in _named_as_taken(first)):
                     undo = _FOR_A_FIRST_SINK.sub("", error.next_step)
-                    way = "take it as it is" if accept is not None else "give it another place in also, and go on"
+                    way = "take it as it is" if acceptable else "give it another place in also, and go on"
                     error.next_step = f"{undo}{'; or ' if undo else ''}{way}: {begin_again(self.pipeline)}"
                     raise
                 logger.warning("%s: it is taken as it is", error.what)
-                accept()
+                cast(AcceptingSink, sink).accept()
                 self._taken.add(name)
         return told
 
@@ -295,7 +307,7 @@ class FurtherSinks:
         """
         found, count = dict[str, Staged](), staged.rows
         for name, sink in self.sinks.items():
-            ordered = getattr(sink, "ordered", False)
+            ordered = isinstance(sink, OrderedSink) and sink.ordered
             if not count:
                 found[name] = NOTHING
             elif first.staging is not None and _plain(first) and _plain(sink) and not ordered:
@@ -351,7 +363,7 @@ class FurtherSinks:
         bare = {key: value for key, value in note.items() if key not in ("app_id", "version")}
         for sink in self.sinks.values():
             there = sink.as_it_is()
-            if not hasattr(sink, "replace"):  # the file names it since
+            if not isinstance(sink, Replacing):  # the file names it since
                 logger.warning("%s keeps the rows that batch %d took out of %s", sink.path, batch, self.first)
             elif there is not None and sink.version() < batch:
                 self._commit(sink, NOTHING, there[1], batch, bare, name, gone)
@@ -364,9 +376,8 @@ class FurtherSinks:
     def settled(self) -> None:
         """Let sinks remove what they keep of committed batches for a while."""
         for sink in self.sinks.values():
-            settled = getattr(sink, "settled", None)
-            if settled is not None:
-                settled()
+            if isinstance(sink, SettlingSink):
+                sink.settled()
 
     def _commit(
         self,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import json
 import time
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,20 +22,18 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, SinkError
+from sluice.errors import BEGIN_ANEW, CheckpointError, SinkError
 from sluice.sinks.files import FilesSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
 from sluice.storage import file_system
 from sluice_spark.paths import literal
-from sluice_spark.sinks.base import NOTHING, Fence, Staged, StagedFile, overtaken
+from sluice_spark.sinks.base import NOTHING, StagedFile
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.parquet.attempts import stray, written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
-from sluice_spark.sinks.parquet.staging import StagesParquet
+from sluice_spark.sinks.transactional import Change, TransactionalSink
 
 __all__ = ["Folder", "opened"]
-
-_ATTEMPTS = 20
 
 
 def opened(config: FilesSink, path: str, app_id: str) -> Folder:
@@ -43,7 +41,7 @@ def opened(config: FilesSink, path: str, app_id: str) -> Folder:
     return Folder(config, path, app_id)
 
 
-class Folder(StagesParquet):
+class Folder(TransactionalSink[State]):
     """One folder; the first batch creates it.
 
     Parameters
@@ -54,12 +52,17 @@ class Folder(StagesParquet):
         The id of the writer, such as a pipeline's epoch; each writer counts its own batches.
     """
 
+    key = "sink.files.path"
+
     def __init__(self, config: FilesSink, path: str, app_id: str) -> None:
-        self.path, self.staging, self.app_id = path, path, app_id
-        self.partition_by: list[str] = []
+        super().__init__(path, app_id, path)
         self._config = config
         self._manifest = Manifest(path)
-        self._owner = owner({"app_id": app_id})
+
+    @property
+    def shown(self) -> str:
+        """The folder in a sentence."""
+        return f"the folder {self.path}"
 
     # --- queries -----------------------------------------------------------------------------------------------
 
@@ -73,12 +76,8 @@ class Folder(StagesParquet):
         CheckpointError
             If a commit is missing, or one since the newest snapshot is damaged.
         """
-        self._let_pass(self._state())
+        self.let_pass(self._state())
         return []
-
-    def is_cut_off(self) -> bool:
-        """Return False: a commit is on the disk before it gets its name."""
-        return False
 
     def version(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
@@ -116,9 +115,6 @@ class Folder(StagesParquet):
         """
         self._fit(self._state(), schema)
 
-    def check_replaceable(self) -> None:
-        """Do nothing: rows of each folder can be replaced."""
-
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the folder holds, per topic and partition, ascending."""
         return offsets_in(gone.find(self.staging, _actions(self._state())).values())
@@ -138,56 +134,6 @@ class Folder(StagesParquet):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        fence: Fence | None = None,
-    ) -> bool:
-        """Add staged files by one commit of the manifest; a batch without rows is a commit, too.
-
-        Returns
-        -------
-        bool
-            False if this writer committed this batch before; nothing was changed then.
-
-        Raises
-        ------
-        LeaseHeldError
-            If a rival committed after the fence's version.
-        ConfigError, CheckpointError
-            As :meth:`examine`, and if the columns differ.
-        SinkError
-            If the folder cannot be written, or staged files are gone.
-        """
-        return self._commit(None, staged, schema, version, note, fence=fence) is not None
-
-    def replace(
-        self,
-        gone: Slice,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        name: str,
-        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
-        fence: Fence | None = None,
-    ) -> dict[tuple[str, int], int] | None:
-        """Remove the rows of a slice and add staged files, by one commit; see :meth:`commit`.
-
-        Files with rows to remove and rows to keep are rewritten without the former.
-
-        Returns
-        -------
-        dict or None
-            How many offsets were removed, per topic and partition; None if the batch was committed before.
-        """
-        return self._commit(gone, staged, schema, version, note, name=name, check=check, fence=fence)
-
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's attempts that no commit names."""
         folders = written_to(self.staging, batch)
@@ -203,66 +149,49 @@ class Folder(StagesParquet):
             with suppress(FileNotFoundError):
                 (Path(self.path) / path).unlink()
 
-    # --- the commit --------------------------------------------------------------------------------------------
+    # --- the transaction ----------------------------------------------------------------------------------------
 
-    def _commit(
-        self,
-        gone: Slice | None,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        name: str = "",
-        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
-        fence: Fence | None = None,
-    ) -> dict[tuple[str, int], int] | None:
-        full = {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
-        for _ in range(_ATTEMPTS):
-            state = self._state()
-            # in the state that the commit follows: if somebody else follows it first, all is looked at again
-            if state.batches.get(self.app_id, -1) >= version:
-                return None
-            self._let_pass(state)
-            self._keep_out(fence)
-            self._fit(state, schema)
-            counts: dict[tuple[str, int], int] = {}
-            removed: dict[str, Found] = {}
-            kept = NOTHING
-            if gone is not None:
-                removed = gone.find(self.staging, _actions(state))
-                offsets = offsets_in(removed.values())
-                check(offsets)
-                counts = {key: len(numbers) for key, numbers in offsets.items()}
-                kept = gone.keep(self.staging, name, removed)
-                full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
-            self.refuse_missing(staged, "run again")
-            added = [*(_entry(f, full["run"]) for f in staged.files), *(_entry(f, None) for f in kept.files)]
-            columns = nullable(schema).jsonValue() if staged.files else None
-            forgotten = [p for p in self._outdated(state) if not (Path(self.path) / p).exists()]
-            try:
-                if self._manifest.commit(state, added, sorted(removed), full, columns, forgotten):
-                    return counts
-            except OSError as error:
-                if self._state().note.get("attempt") == full["attempt"]:
-                    return counts
-                raise SinkError(
-                    f"the folder {self.path} cannot be written: {error}",
-                    state="nothing of this batch was committed",
-                    next_step="run again when it can",
-                ) from error
-        raise SinkError(
-            f"others commit to {self.path} all the time: {_ATTEMPTS} attempts failed",
-            state="nothing of this batch was committed",
-            next_step="run again when fewer others write to it",
-        )
+    @contextmanager
+    def transaction(self, change: Change) -> Iterator[State]:
+        """Read the state; :meth:`put` commits, by a file that the state's next number gives a name to."""
+        yield self._state()
+
+    def batch_of(self, state: State, writer: str) -> int:
+        """Return the highest batch of a writer; -1 if there is none."""
+        return state.batches.get(writer, -1)
+
+    def since(self, state: State, version: int) -> Iterator[dict[str, Any]]:
+        """Yield the commit metadata of all commits behind a version."""
+        return (note for _, note in takewhile(lambda commit: commit[0] > version, self._notes()))
+
+    def put(self, state: State, change: Change) -> bool:
+        """Commit the manifest that follows the state; return False if there is one already."""
+        self._fit(state, change.schema, since=True)
+        removed: dict[str, Found] = {}
+        kept, staged, note = NOTHING, change.staged, change.note
+        if change.gone is not None:
+            removed = change.gone.find(self.staging, _actions(state))
+            change.removes(offsets_in(removed.values()))
+            kept = change.gone.keep(self.staging, change.name, removed)
+        added = [*(_entry(f, note["run"]) for f in staged.files), *(_entry(f, None) for f in kept.files)]
+        columns = nullable(change.schema).jsonValue() if staged.files else None
+        forgotten = [p for p in self._outdated(state) if not (Path(self.path) / p).exists()]
+        try:
+            return self._manifest.commit(state, added, sorted(removed), note, columns, forgotten)
+        except OSError as error:
+            if self._state().note.get("attempt") == note["attempt"]:
+                return True
+            raise SinkError(
+                f"{self.shown} cannot be written: {error}",
+                state="nothing of this batch was committed",
+                next_step="run again when it can",
+            ) from error
 
     def _outdated(self, state: State) -> list[str]:
         before = (time.time() - self._config.keep / timedelta(seconds=1)) * 1000
         return [path for path, at in state.replaced.items() if at <= before]
 
     def _remove(self, folders: Sequence[str]) -> None:
-
         fs, _ = file_system(self.staging)
         for folder in folders:
             fs.rm(folder, recursive=True)
@@ -294,45 +223,23 @@ class Folder(StagesParquet):
             next_step=f"restore its folder _sluice from a copy; or, to start over, {BEGIN_ANEW}",
         )
 
-    def _let_pass(self, state: State) -> None:
-        other = owner(state.note) if state.note else self._owner
-        if other != self._owner:
-            raise ConfigError(
-                f"the folder {self.path} belongs to pipeline {other!r}: two pipelines in one folder would replace, "
-                "redrive and validate each other's rows",
-                state="nothing was read or written",
-                next_step=f"give {self._owner!r} another sink.files.path",
-            )
+    def let_pass(self, state: State) -> None:
+        """Refuse the folder of another pipeline."""
+        self.refuse_other(owner(state.note) if state.note else None)
 
-    def _fit(self, state: State, schema: T.StructType) -> None:
+    def _fit(self, state: State, schema: T.StructType, *, since: bool = False) -> None:
         if state.schema is None:
             return
         there = {f.name: f.dataType.simpleString() for f in T.StructType.fromJson(state.schema).fields}
         ours = {f.name: f.dataType.simpleString() for f in schema.fields}
-        problems = [
-            f"{name}: {there.get(name, 'missing')} in the files, {ours.get(name, 'missing')} in the pipeline"
-            for name in {**there, **ours}
-            if there.get(name) != ours.get(name)
-        ]
-        if problems:
-            raise ConfigError(
-                f"the files in {self.path} do not fit the pipeline: {'; '.join(problems[:8])}",
-                state="nothing was read or written; the position stays where it was",
-                next_step=f"change the transform so that they match; or, to start over, {BEGIN_ANEW}",
-            )
-
-    def _keep_out(self, fence: Fence | None) -> None:
-        if fence is None:
-            return
-        for number, note in self._notes():
-            if number <= fence.since:
-                return
-            if fence.rival(note):
-                raise overtaken(
-                    f"(run {note.get('run')!r}) committed to {self.path} while this one worked on the same records",
-                    state="this driver did not commit this batch; its earlier commits stay",
-                    next_step="run the same command again",
-                )
+        self.refuse_misfits(
+            [
+                f"{name}: {there.get(name, 'missing')} in the files, {ours.get(name, 'missing')} in the pipeline"
+                for name in {**there, **ours}
+                if there.get(name) != ours.get(name)
+            ],
+            since=since,
+        )
 
     def _read(self, spark: SparkSession, state: State, files: Sequence[Mapping[str, Any]]) -> DataFrame:
         schema = (

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import base64
 import json
-import uuid
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
@@ -24,21 +25,20 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.sinks.iceberg import IcebergSink
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import NOTHING, Fence, Staged, TakenBackError, overtaken
+from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
 from sluice_spark.sinks.iceberg.expiry import AGE, expire
 from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
-from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.parquet.unfit import refuse_beyond
 from sluice_spark.sinks.spilled import spilled
+from sluice_spark.sinks.transactional import Change, TransactionalSink
 
 __all__ = ["IcebergTable", "opened"]
 
@@ -53,7 +53,6 @@ _BOUNDED = {
 }
 """Each commit writes all snapshots to a file, and the names of all manifests to another one: without these settings of
 a new table, commits would get slower and slower."""
-_ATTEMPTS = 20
 
 
 def opened(config: IcebergSink, path: str, app_id: str) -> IcebergTable:
@@ -61,7 +60,7 @@ def opened(config: IcebergSink, path: str, app_id: str) -> IcebergTable:
     return IcebergTable(config, path, app_id)
 
 
-class IcebergTable(StagesParquet):
+class IcebergTable(TransactionalSink[Table]):
     """One table; it is created, empty, before the first batch is staged.
 
     Parameters
@@ -74,11 +73,12 @@ class IcebergTable(StagesParquet):
         The id of the writer, such as a pipeline's epoch; each writer counts its own batches.
     """
 
+    key = "sink.iceberg.table"
+    lost_files = "run again; remove orphan files only if they are older than a run takes"
+
     def __init__(self, config: IcebergSink, scratch: str, app_id: str) -> None:
-        self.path, self.app_id = f"table {config.shown}", app_id
-        self.partition_by: list[str] = []
+        super().__init__(f"table {config.shown}", app_id)
         self._config, self._scratch = config, scratch
-        self._owner = str(owner({"app_id": app_id}))
         self._location: str | None = None
 
     @property
@@ -102,12 +102,8 @@ class IcebergTable(StagesParquet):
         """
         table = self._table()
         if table is not None:
-            self._let_pass(table)
+            self.let_pass(self._claimed(table))
         return []
-
-    def is_cut_off(self) -> bool:
-        """Return False: a catalog points to a whole snapshot."""
-        return False
 
     def version(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
@@ -155,12 +151,7 @@ class IcebergTable(StagesParquet):
                 self._create(schema)
                 return
             problems = _misfits(table, schema)
-        if problems:
-            raise ConfigError(
-                f"the {self.path} does not fit the pipeline: {'; '.join(problems[:8])}",
-                state="nothing was read or written; the position stays where it was",
-                next_step=f"change the table or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
-            )
+        self.refuse_misfits(problems)
 
     def check_replaceable(self) -> None:
         """Refuse to replace rows of a table with delete files: rewriting a file would restore deleted rows.
@@ -201,56 +192,6 @@ class IcebergTable(StagesParquet):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        fence: Fence | None = None,
-    ) -> bool:
-        """Add staged files in one snapshot, with the batch's mark; a batch without rows is a snapshot, too.
-
-        Returns
-        -------
-        bool
-            False if this writer committed this batch before; nothing was changed then.
-
-        Raises
-        ------
-        LeaseHeldError
-            If a rival committed after the fence's version.
-        ConfigError, CheckpointError
-            As :meth:`examine`, and if the table does not fit.
-        SinkError
-            If catalog or storage cannot be reached, or staged files are gone.
-        """
-        return self._commit(None, staged, schema, version, note, fence=fence) is not None
-
-    def replace(
-        self,
-        gone: Slice,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        name: str,
-        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
-        fence: Fence | None = None,
-    ) -> dict[tuple[str, int], int] | None:
-        """Remove the rows of a slice and add staged files, in one snapshot; see :meth:`commit`.
-
-        Files with rows to remove and rows to keep are rewritten without the former.
-
-        Returns
-        -------
-        dict or None
-            How many offsets were removed, per topic and partition; None if the batch was committed before.
-        """
-        return self._commit(gone, staged, schema, version, note, name=name, check=check, fence=fence)
-
     def sweep(self, batch: str) -> None:
         """Remove the folders of a batch's attempts that no snapshot names."""
         table = self._table()
@@ -286,63 +227,58 @@ class IcebergTable(StagesParquet):
         except Exception as error:
             logger.warning("old snapshots of the %s stay: %s: %s", self.path, type(error).__name__, error)
 
-    # --- the commit --------------------------------------------------------------------------------------------
+    # --- the transaction ----------------------------------------------------------------------------------------
 
-    def _commit(
-        self,
-        gone: Slice | None,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        name: str = "",
-        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
-        fence: Fence | None = None,
-    ) -> dict[tuple[str, int], int] | None:
-        full = {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
-        for _ in range(_ATTEMPTS):
-            counts: dict[tuple[str, int], int] = {}
-            with telling(self.path):
-                table = self._let_pass(self._table() or self._create(schema))
-                # in the state that the commit is based on: if that changes, the catalog refuses
-                if _mark(table, self.app_id) >= version:
-                    return counts if self._landed(table, full) else None
-                self._keep_out(table, fence)
-                if problems := _misfits(table, schema):
-                    raise ConfigError(
-                        f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
-                        state="nothing of this batch was committed",
-                        next_step="change the table back, then run again",
-                    )
-                removed: dict[str, Found] = {}
-                kept = NOTHING
-                if gone is not None:
-                    self._refuse_delete_files(table)  # others may have added some since
-                    removed = self._found(table, gone)
-                    offsets = offsets_in(removed.values())
-                    check(offsets)
-                    counts = {key: len(numbers) for key, numbers in offsets.items()}
-                    kept = gone.keep(self.staging, name, removed, names_of(table))
-                    full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
-                self.refuse_missing(staged, "run again; remove orphan files only if they are older than a run takes")
-                full |= _folders_of(staged, kept)
-                try:
-                    self._snapshot(table, [*staged.files, *kept.files], removed, full)
-                except (OverflowError, ValueError):
-                    refuse_beyond(f"the {self.path}", self.staging, staged, schema)
-                    raise
-                except ice.CommitFailedException:
-                    continue  # somebody committed meanwhile: look again
-                except Unknown:
-                    if not self._may_have_landed(full):
-                        raise
-            return counts
-        raise SinkError(
-            f"others commit to the {self.path} all the time: {_ATTEMPTS} attempts failed",
-            state="nothing of this batch was committed",
-            next_step="run again when fewer others write to it",
-        )
+    @contextmanager
+    def transaction(self, change: Change) -> Iterator[Table]:
+        """Read the table, made and claimed; :meth:`put` commits a snapshot that follows its newest one."""
+        with telling(self.path):
+            yield self._claimed(self._table() or self._create(change.schema))
+
+    def let_pass(self, table: Table) -> None:
+        """Refuse a table whose commits were taken back."""
+        for writer, batch in _rolled_back(table):
+            raise TakenBackError(
+                f"{self.shown} was rolled back: batch {batch} of {writer} is no longer part of it",
+                state="nothing was read or written now; the newer snapshots are there until they expire",
+                next_step=f"set the table back to its newest snapshot, and run again; or, to start over, {BEGIN_ANEW}",
+            )
+
+    def batch_of(self, table: Table, writer: str) -> int:
+        """Return the highest batch of a writer; -1 if there is none."""
+        return _mark(table, writer)
+
+    def has(self, table: Table, change: Change) -> bool:
+        """Return whether an attempt at this change was committed."""
+        return any(note.get("attempt") == change.note["attempt"] for _, note in _notes(table))
+
+    def since(self, table: Table, version: int) -> Iterator[dict[str, Any]]:
+        """Yield the commit metadata of all snapshots behind a version."""
+        behind = takewhile(lambda commit: int(commit[0].sequence_number or 0) > version, _notes(table))
+        return (note for _, note in behind)
+
+    def put(self, table: Table, change: Change) -> bool:
+        """Commit a snapshot; return False if the table has a newer one."""
+        self.refuse_misfits(_misfits(table, change.schema), since=True)
+        removed: dict[str, Found] = {}
+        kept, staged = NOTHING, change.staged
+        if change.gone is not None:
+            self._refuse_delete_files(table)  # others may have added some since
+            removed = self._found(table, change.gone)
+            change.removes(offsets_in(removed.values()))
+            kept = change.gone.keep(self.staging, change.name, removed, names_of(table))
+        change.note |= _folders_of(staged, kept)
+        try:
+            self._snapshot(table, [*staged.files, *kept.files], removed, change.note)
+        except (OverflowError, ValueError):
+            refuse_beyond(self.shown, self.staging, staged, change.schema)
+            raise
+        except ice.CommitFailedException:
+            return False
+        except Unknown:
+            if not self._may_have_landed(change):
+                raise
+        return True
 
     def _snapshot(self, table: Table, files: Sequence[Any], removed: Mapping[str, Found], note: dict[str, Any]) -> None:
         root = table.location().rstrip("/")
@@ -368,12 +304,9 @@ class IcebergTable(StagesParquet):
         counts = [task.file.record_count for task in tasks]
         return gone.find(self.staging, pa.table({"path": pa.array(paths, pa.string()), "num_records": counts}))
 
-    def _landed(self, table: Table, full: Mapping[str, Any]) -> bool:
-        return any(note.get("attempt") == full["attempt"] for _, note in _notes(table))
-
-    def _may_have_landed(self, full: Mapping[str, Any]) -> bool:
+    def _may_have_landed(self, change: Change) -> bool:
         try:
-            return self._landed(self._existing(), full)
+            return self.has(self._existing(), change)
         except SinkError:
             return False  # the first failure is reported; the next run finds out
 
@@ -402,7 +335,7 @@ class IcebergTable(StagesParquet):
         try:
             columns = to_arrow_schema(nullable(schema), timezone="UTC")
             return catalog.create_table_if_not_exists(
-                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self._owner, **_BOUNDED}
+                self._config.table, columns, properties={_RETRIES: "0", _OWNER: self.owner, **_BOUNDED}
             )
         except Exception as error:
             if "UnsupportedPyArrowType" in type(error).__name__ or "UNSUPPORTED" in str(error):
@@ -413,16 +346,10 @@ class IcebergTable(StagesParquet):
                 ) from error
             raise
 
-    def _let_pass(self, table: Table) -> Table:
-        """Refuse a table of another pipeline or with partitions, and one whose commits were taken back; claim it."""
+    def _claimed(self, table: Table) -> Table:
+        """Refuse a table of another pipeline or with partitions; make this pipeline its owner."""
         other = table.properties.get(_OWNER)
-        if other is not None and other != self._owner:
-            raise ConfigError(
-                f"the {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive and "
-                "validate each other's rows",
-                state="nothing was read or written",
-                next_step=f"give {self._owner!r} another sink.iceberg.table",
-            )
+        self.refuse_other(other)
         if table.spec().fields:
             raise ConfigError(
                 f"the {self.path} has partitions, and staged files are not divided by them",
@@ -431,9 +358,8 @@ class IcebergTable(StagesParquet):
             )
         if other is None or table.properties.get(_RETRIES) != "0":
             with telling(self.path):  # with retries of its own, a lost race would put a batch there twice
-                table.transaction().set_properties({_RETRIES: "0", _OWNER: self._owner}).commit_transaction()
+                table.transaction().set_properties({_RETRIES: "0", _OWNER: self.owner}).commit_transaction()
                 table = self._existing()
-        self._refuse_rolled_back(table)
         return table
 
     def accept(self) -> None:
@@ -446,28 +372,6 @@ class IcebergTable(StagesParquet):
         with telling(self.path):
             given_up = {f"{_AT}{writer}": at for writer, _ in _rolled_back(table)}
             table.transaction().set_properties(given_up).commit_transaction()
-
-    def _refuse_rolled_back(self, table: Table) -> None:
-        for writer, batch in _rolled_back(table):
-            raise TakenBackError(
-                f"the {self.path} was rolled back: batch {batch} of {writer} is no longer part of it",
-                state="nothing was read or written now; the newer snapshots are there until they expire",
-                next_step=f"set the table back to its newest snapshot, and run again; or, to start over, {BEGIN_ANEW}",
-            )
-
-    def _keep_out(self, table: Table, fence: Fence | None) -> None:
-        if fence is None:
-            return
-        for snapshot, note in _notes(table):
-            if int(snapshot.sequence_number or 0) <= fence.since:
-                return
-            if fence.rival(note):
-                raise overtaken(
-                    f"(run {note.get('run')!r}) committed to the {self.path} while this one was at work on the same "
-                    "records",
-                    state="this driver did not commit this batch; its earlier commits stay",
-                    next_step="run the same command again",
-                )
 
     def _read(self, spark: SparkSession, runs: Sequence[str] | None) -> tuple[DataFrame, int]:
         with telling(self.path):

@@ -8,9 +8,8 @@ staged files are removed after the commit; the table holds the rows.
 
 from __future__ import annotations
 
-import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -28,10 +27,9 @@ from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.base import Fence, RowsRefusedError, Staged, TakenBackError, of_table, overtaken
+from sluice_spark.sinks.base import RowsRefusedError, Staged, TakenBackError, of_table
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.staging import StagesParquet
 from sluice_spark.sinks.postgres import reading
 from sluice_spark.sinks.postgres.commits import Commits, one
 from sluice_spark.sinks.postgres.database import AdbcError, connected, describe, may_be_of_a_row
@@ -47,6 +45,7 @@ from sluice_spark.sinks.postgres.types import (
     unsupported,
 )
 from sluice_spark.sinks.postgres.upsert import Upsert
+from sluice_spark.sinks.transactional import Change, TransactionalSink
 
 __all__ = ["PostgresTable", "opened"]
 
@@ -62,7 +61,7 @@ def opened(config: PostgresSink, path: str, app_id: str) -> PostgresTable:
     return PostgresTable(config, path, app_id)
 
 
-class PostgresTable(StagesParquet):
+class PostgresTable(TransactionalSink[Any]):
     """One table; the first commit creates it.
 
     Parameters
@@ -75,15 +74,15 @@ class PostgresTable(StagesParquet):
         The id of the writer, such as a pipeline's epoch; each writer counts its own batches.
     """
 
+    key = "sink.postgres.table"
+
     def __init__(self, config: PostgresSink, staging: str, app_id: str) -> None:
-        self.path, self.staging, self.app_id = f"table {config.shown}", staging, app_id
-        self.partition_by: list[str] = []
+        super().__init__(f"table {config.shown}", app_id, staging)
         self._config = config
         self._names = config.table.split(".")
         self._table = name_of(*self._names)
         self._commits = Commits(*self._names)
         self._deleted = Deleted(config)
-        self._owner = owner({"app_id": app_id})
 
     # --- queries -----------------------------------------------------------------------------------------------
 
@@ -99,12 +98,8 @@ class PostgresTable(StagesParquet):
         """
         with self._begun() as (cursor, there):
             if there:
-                self._let_pass(cursor)
+                self.let_pass(cursor)
         return []
-
-    def is_cut_off(self) -> bool:
-        """Return False: a transaction is there whole, or not at all."""
-        return False
 
     def version(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
@@ -159,15 +154,7 @@ class PostgresTable(StagesParquet):
         if not problems:
             with self._begun() as (cursor, _):
                 problems = self._misfits(cursor, schema)
-        if problems:
-            raise ConfigError(
-                f"the {self.path} does not fit the pipeline: {'; '.join(problems[:8])}",
-                state="nothing was read or written; the position stays where it was",
-                next_step=f"change the table or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
-            )
-
-    def check_replaceable(self) -> None:
-        """Do nothing: rows of each table can be replaced."""
+        self.refuse_misfits(problems)
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending."""
@@ -185,118 +172,63 @@ class PostgresTable(StagesParquet):
 
     # --- writing -----------------------------------------------------------------------------------------------
 
-    def commit(
-        self,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        fence: Fence | None = None,
-    ) -> bool:
-        """Insert staged rows in one transaction, with the batch's line in the log; also without rows.
-
-        Returns
-        -------
-        bool
-            False if this writer committed this batch before; nothing was changed then.
-
-        Raises
-        ------
-        LeaseHeldError
-            If a rival committed after the fence's version.
-        ConfigError, CheckpointError
-            As :meth:`examine`, and if the table does not fit.
-        RowsRefusedError
-            If the database refuses rows, with those that it refuses.
-        SinkError
-            If it cannot be reached, or staged files are gone.
-        """
-        return self._transact(None, staged, schema, version, note, fence=fence) is not None
-
-    def replace(
-        self,
-        gone: Slice,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        name: str,
-        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
-        fence: Fence | None = None,
-    ) -> dict[tuple[str, int], int] | None:
-        """Delete the rows of a slice and insert staged ones, in one transaction; see :meth:`commit`.
-
-        Returns
-        -------
-        dict or None
-            How many offsets were removed, per topic and partition; None if the batch was committed before.
-        """
-        return self._transact(gone, staged, schema, version, note, check=check, fence=fence)
-
     def sweep(self, batch: str) -> None:
         """Remove the staged files of a batch that was committed, and of its other attempts."""
         fs, _ = file_system(self.staging)
         for folder in written_to(self.staging, batch):
             fs.rm(folder, recursive=True)
 
-    # --- the transaction ---------------------------------------------------------------------------------------
+    # --- the transaction ----------------------------------------------------------------------------------------
 
-    def _transact(
-        self,
-        gone: Slice | None,
-        staged: Staged,
-        schema: T.StructType,
-        version: int,
-        note: Mapping[str, Any],
-        *,
-        check: Callable[[Mapping[tuple[str, int], Any]], None] = lambda _: None,
-        fence: Fence | None = None,
-    ) -> dict[tuple[str, int], int] | None:
-        full = {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
-        counts: dict[tuple[str, int], int] = {}
+    @contextmanager
+    def transaction(self, change: Change) -> Iterator[Any]:
+        """Begin a transaction that holds the lock of the log of commits; commit it if the change was made."""
         try:
             with self._connected() as connection, connection.cursor() as cursor:
-                there = self._commits.lock(cursor, write=True)
-                if not there:
+                if not self._commits.lock(cursor, write=True):
                     self._commits.make(cursor)
-                if self._commits.batch(cursor, self.app_id) >= version:
-                    return None
-                self._let_pass(cursor)
-                self._keep_out(cursor, fence)
-                self.refuse_missing(staged, "run again")
-                relation = self._made(cursor, schema, empty=not staged.files)
-                if gone is not None:
-                    found = self._held(cursor, gone)
-                    check(found)
-                    counts = {key: len(offsets) for key, offsets in found.items()}
-                    cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
-                    if self._held(cursor, gone):
-                        raise self._meddled("does not delete all rows of the interval")
-                    full["replaced"] = [[*key, count] for key, count in sorted(counts.items())]
-                if staged.files:
-                    self._insert(cursor, staged, schema)
-                self._commits.add(cursor, full, relation)
-                connection.commit()
+                yield cursor
+                if change.made:
+                    connection.commit()
         except _DoubtfulError as doubt:
             told = doubt.told
-            if rows := self._refused(gone, staged, schema):
+            if rows := self._refused(change):
                 raise RowsRefusedError(told.what, state=told.state, next_step=told.next_step, rows=rows) from doubt
             raise told from doubt
         except RowsRefusedError as error:
-            error.rows = self._refused(gone, staged, schema)
+            error.rows = self._refused(change)
             raise
         except SinkError as error:
-            landed = self._may_have_landed(full)
+            landed = change.made and self._may_have_landed(change.note)
             if landed is None:
                 error.state = (
                     "whether this batch was committed is not known; the next run finds out, and writes it once"
                 )
             if not landed:
                 raise
-        self._forget(staged)
-        return counts
+        if change.made:
+            self._forget(change.staged)
+
+    def batch_of(self, cursor: Any, writer: str) -> int:
+        """Return the highest batch of a writer; -1 if there is none."""
+        return self._commits.batch(cursor, writer)
+
+    def since(self, cursor: Any, version: int) -> list[dict[str, Any]]:
+        """Return the commit metadata of all commits behind a version."""
+        return self._commits.since(cursor, version)
+
+    def put(self, cursor: Any, change: Change) -> bool:
+        """Delete and insert rows, and add the batch's line to the log."""
+        relation = self._made(cursor, change.schema, empty=not change.staged.files)
+        if (gone := change.gone) is not None:
+            change.removes(self._held(cursor, gone))
+            cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+            if self._held(cursor, gone):
+                raise self._meddled("does not delete all rows of the interval")
+        if change.staged.files:
+            self._insert(cursor, change.staged, change.schema)
+        self._commits.add(cursor, change.note, relation)
+        return True
 
     def _forget(self, staged: Staged) -> None:
         """Remove files whose rows are in the table; a driver that dies before leaves them to :meth:`sweep`."""
@@ -313,8 +245,9 @@ class PostgresTable(StagesParquet):
         except (SinkError, ConfigError):
             return None
 
-    def _refused(self, gone: Slice | None, staged: Staged, schema: T.StructType) -> Refused:
+    def _refused(self, change: Change) -> Refused:
         """Return the rows that the table refuses, if rows have offsets, as far as it can be found out."""
+        gone, staged, schema = change.gone, change.staged, change.schema
         if "_offset" not in schema.names:
             return {}
 
@@ -449,13 +382,9 @@ class PostgresTable(StagesParquet):
         if columns:
             # from here on nobody changes its columns; by the first look it may be another one
             cursor.execute(f"LOCK TABLE {self._table} IN ROW EXCLUSIVE MODE")
-            self._let_pass(cursor)
-            if not empty and (problems := self._misfits(cursor, schema)):
-                raise ConfigError(
-                    f"the {self.path} does not fit the pipeline any more: {'; '.join(problems[:8])}",
-                    state="nothing of this batch was committed",
-                    next_step="change the table back, then run again",
-                )
+            self.let_pass(cursor)
+            if not empty:
+                self.refuse_misfits(self._misfits(cursor, schema), since=True)
         else:
             parts = [f"{name_of(f.name)} {column_type(f.dataType)}" for f in of_table(schema).fields]
             if self._config.keyed:
@@ -466,17 +395,10 @@ class PostgresTable(StagesParquet):
             cursor.execute(f"CREATE INDEX ON {self._table} USING brin ({', '.join(map(name_of, near))})")
         return int(one(cursor, f"SELECT to_regclass({literal(self._table)})::oid::bigint"))
 
-    def _let_pass(self, cursor: Any) -> None:
-        """Refuse a table that another pipeline wrote to, or that was made anew."""
+    def let_pass(self, cursor: Any) -> None:
+        """Refuse a table that another pipeline wrote to, or that was dropped since this one did."""
         for writer in self._commits.batches(cursor):
-            other = owner({"app_id": writer})
-            if other is not None and other != self._owner:
-                raise ConfigError(
-                    f"the {self.path} belongs to pipeline {other!r}: two pipelines in one table would replace, redrive "
-                    "and validate each other's rows",
-                    state="nothing was read or written",
-                    next_step=f"give {self._owner!r} another sink.postgres.table",
-                )
+            self.refuse_other(owner({"app_id": writer}))
         then = self._commits.relation(cursor)
         now = one(cursor, f"SELECT to_regclass({literal(self._table)})::oid::bigint")
         if then is not None and now != then:
@@ -486,18 +408,6 @@ class PostgresTable(StagesParquet):
                 next_step=f"restore it from a backup together with {self._names[0]}.sluice_commits, and run again; "
                 f"or, to start over, {BEGIN_ANEW}",
             )
-
-    def _keep_out(self, cursor: Any, fence: Fence | None) -> None:
-        if fence is None:
-            return
-        for note in self._commits.since(cursor, fence.since):
-            if fence.rival(note):
-                raise overtaken(
-                    f"(run {note.get('run')!r}) committed to the {self.path} while this one was at work on the same "
-                    "records",
-                    state="this driver did not commit this batch; its earlier commits stay",
-                    next_step="run the same command again",
-                )
 
     def _held(self, cursor: Any, gone: Slice) -> dict[tuple[str, int], Any]:
         if not gone.ranges:
