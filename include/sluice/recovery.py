@@ -63,18 +63,3 @@ class Recovery(StrEnum):
     def ignores(self) -> bool:
         """Whether it skips what cannot be read or processed."""
         return self in (Recovery.IGNORE_BATCH, Recovery.IGNORE_RANGE)
-
-    def refusal(self, *, aggregates: bool) -> str | None:
-        """Return why a pipeline cannot use this strategy; None if it can.
-
-        Parameters
-        ----------
-        aggregates
-            Whether rows cannot be traced to single records (``rows: aggregate``).
-        """
-        if aggregates and self is Recovery.IGNORE_BATCH:
-            return (
-                "recovery: ignore_batch is for stateless pipelines: with rows: aggregate a row combines many records, "
-                "and skipping a batch would silently leave such rows wrong. Choose replay or ignore_range"
-            )
-        return None

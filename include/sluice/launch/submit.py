@@ -17,7 +17,6 @@ from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.preflight import check_places
 from sluice.pipeline import Pipeline
-from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
 from sluice.run.actions import Action, RunRequest
@@ -205,7 +204,7 @@ def is_small(pipeline: Pipeline, request: RunRequest, *, waiting: int | None, en
     """
     if waiting is not None and waiting <= _SMALL:
         return True
-    if spark_alone(pipeline, request.recovery or pipeline.recovery) is not None:
+    if pipeline.spark_alone(request.recovery or pipeline.recovery) is not None:
         return False
     # what another statement needs, only Spark's side can tell
     return engine == "arrow" or (engine is None and pipeline.transform.sql in (None, EVERYTHING))

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import AwareDatetime, Field, model_validator
 
 from sluice.fields import Location, Strict
-from sluice.pipeline.sections import EVERYTHING
 
-if TYPE_CHECKING:
-    from sluice.pipeline.model import Pipeline
-
-__all__ = ["DeltaLookup", "Lookup", "check_names", "refuse_lookups"]
+__all__ = ["DeltaLookup", "Lookup", "check_names"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -56,22 +52,3 @@ def check_names(tables: dict[str, Lookup]) -> dict[str, Lookup]:
         if name == "source":
             raise ValueError("'source' is the name of the batch's own records: choose another")
     return tables
-
-
-def refuse_lookups(pipeline: Pipeline) -> None:
-    """Refuse tables that the pipeline cannot read.
-
-    Raises
-    ------
-    ValueError
-        With the way out.
-    """
-    if not pipeline.tables:
-        return
-    if pipeline.transform.arrow is not None:
-        raise ValueError("tables: transform.arrow gets the records alone: write transform.sql or transform.python")
-    if pipeline.transform.sql == EVERYTHING:
-        raise ValueError(
-            f"tables: no transform reads {next(iter(pipeline.tables))}: join it in transform.sql or transform.python, "
-            "or leave tables out"
-        )

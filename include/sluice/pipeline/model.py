@@ -18,7 +18,8 @@ from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.dedupe import Dedupe
-from sluice.pipeline.lookups import Lookup, check_names, refuse_lookups
+from sluice.pipeline.lookups import Lookup, check_names
+from sluice.pipeline.places import refuse_places
 from sluice.pipeline.processor import Processor
 from sluice.pipeline.quality import Quality
 from sluice.pipeline.sections import (
@@ -34,12 +35,11 @@ from sluice.pipeline.sections import (
     Vacuum,
     Wal,
 )
-from sluice.pipeline.sinks import refuse_sinks
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.starting import Lag, Schedule, is_cron
 from sluice.pipeline.state import State
-from sluice.pipeline.stateful import refuse_stateful
-from sluice.pipeline.window import START, Window
+from sluice.pipeline.support import ARROW, FILE, INTERVAL, REBUILDING, SINK, SPLITTING, STRATEGY, refuse, why_not
+from sluice.pipeline.window import Window
 from sluice.recovery import Recovery
 from sluice.sources.measurable import Topics
 from sluice.text import length
@@ -148,129 +148,31 @@ class Pipeline(Strict):
     @model_validator(mode="after")
     def _possible(self) -> Pipeline:
         """Refuse settings that the source or the sink cannot support."""
-        refuse_sinks(self)
-        refuse_lookups(self)
-        if self.source.config.objects and self.decode.key in ("csv", "avro", "protobuf", "xml"):
-            raise ValueError(
-                f"decode.{self.decode.key}: this source.{self.source.key} gives each row as a JSON object: choose "
-                "decode.json"
-            )
+        for key, sink in self.sinks.items():
+            refuse(SINK, self, sink, key)
+        refuse_places(self)
+        refuse(FILE, self)
         if self.source.file is not None and self.decode.csv is not None:
             form = self.decode.csv
             self.source.file.declared(form.names, separator=form.separator, quote=form.quote)
-        self._refuse_tombstones()
-        self._refuse_formats()
-        if self.aggregates and self.transform.arrow is not None:
-            raise ValueError(
-                "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write "
-                "transform.sql or transform.python"
-            )
-        if self.schedule == "on_lag" and self.source.kafka is None:
-            raise ValueError(f"schedule: on_lag cannot watch source.{self.source.key}: give it a cron schedule")
-        if self.lag.on_idle != "proceed" and self.source.kafka is None:
-            raise ValueError(f"lag.on_idle: the lag of source.{self.source.key} is not known: leave it out")
-        if self.lag.on_idle != "proceed" and not isinstance(self.schedule, Schedule):
-            raise ValueError(
-                f"lag.on_idle: {self.lag.on_idle} is for runs of a cron schedule, and the schedule is {self.schedule}: "
-                "give a cron, or leave it out"
-            )
-        if self.lag.mirror_group is not None and self.source.kafka is None:
-            raise ValueError(
-                f"lag.mirror_group is a consumer group, and source.{self.source.key} has none: remove the key"
-            )
-        if self.airflow.freshness is not None and self.source.kafka is None:
-            raise ValueError(
-                f"airflow.freshness: how old the unread records of source.{self.source.key} are is not known: remove "
-                "the key"
-            )
-        if self.quality.suite is not None and not self.sink.kind.readable:
-            raise ValueError(
-                f"quality.suite validates rows that are read back, and sink.{self.sink.key} cannot do that: remove the "
-                "suite, or choose sink.delta"
-            )
-        return self
-
-    def _refuse_tombstones(self) -> None:
-        if not self.decode.deletes:
-            return
-        key = f"decode.{self.decode.key}.tombstone: delete"
-        if not self.sink.config.deletes:
-            raise ValueError(
-                f"{key}: sink.{self.sink.key} has no rows that a key finds again: choose tombstone: row or quarantine, "
-                "or sink.delta or sink.postgres with mode: upsert"
-            )
-        if self.transform.arrow is not None:
-            raise ValueError(f"{key} beside transform.arrow is not supported yet: write transform.sql or python")
         plain = self.transform.sql == EVERYTHING
-        if why := self.sink.config.undeletable(self.decode.names if plain else ()):
-            raise ValueError(f"{key}: {why}")
-
-    def _refuse_formats(self) -> None:
-        chosen = self.decode.chosen
-        if chosen is None:
-            return
-        if not self.source.kind.messages:
-            raise ValueError(
-                f"decode.{self.decode.key}: the records of source.{self.source.key} {chosen.lacks}, so nothing chooses "
-                "their format: name the one format, such as decode.json, and write a pipeline for each of several"
-            )
-        config = self.source.config
-        if problem := chosen.unread(self.source.key, config.streams, config.reads):
+        if self.decode.deletes and (why := self.sink.config.undeletable(self.decode.names if plain else ())):
+            raise ValueError(f"decode.{self.decode.key}.tombstone: delete: {why}")
+        source = self.source.config
+        if (chosen := self.decode.chosen) and (problem := chosen.unread(self.source.key, source.streams, source.reads)):
             raise ValueError(f"decode.{self.decode.key}: {problem}")
-
-    @model_validator(mode="after")
-    def _keeping(self) -> Pipeline:
-        refuse_stateful(self)
+        self._refuse_partitions()
         return self
 
-    @model_validator(mode="after")
-    def _mirrored(self) -> Pipeline:
-        if self.origins is None:
-            return self
-        if key := self.keeps:
+    def _refuse_partitions(self) -> None:
+        """Refuse to partition by a column that the rows of a window or processor do not have."""
+        if (made := self.window or self.processor) is None:
+            return
+        if lacking := [name for name in self.sink.config.partition_columns if name not in made.columns]:
+            of = "the windows, which are" if self.window else "processor.schema, whose columns are"
             raise ValueError(
-                f"source.kafka.clusters beside {key}: what {key} keeps from run to run cannot follow to another "
-                "cluster: name one connection, or leave the key out"
+                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of {of}: {', '.join(made.columns)}"
             )
-        if self.rows is Rows.AGGREGATE:
-            raise ValueError(
-                "source.kafka.clusters beside rows: aggregate: its rows do not say which records they came from, so a "
-                "mirrored record cannot be told from a new one: name one connection"
-            )
-        if self.schedule == "on_lag":
-            raise ValueError(
-                "source.kafka.clusters beside schedule: on_lag: what watches the lag cannot follow to another cluster "
-                "yet: give a cron schedule"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _fresh(self) -> Pipeline:
-        history = self.quality.history
-        if history is not None and history.freshness is not None and self.aggregates:
-            raise ValueError(
-                "quality.history.freshness goes by the rows' _timestamp, and aggregated rows have none: remove it"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _gated(self) -> Pipeline:
-        if self.quality.when == "before_commit" and self.keeps:
-            raise ValueError(
-                f"quality.when: before_commit beside {self.keeps}: a batch that is held back would hold back the state "
-                "behind it: remove the key when, and choose on_failed: hold"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _split(self) -> Pipeline:
-        if self.quality.split == "none":
-            return self
-        if self.quality.suite is None:
-            raise ValueError("quality.split splits rows by a suite, and there is none: add quality.suite, or remove it")
-        if refusal := self.unsplit:
-            raise ValueError(f"quality.split: {refusal}")
-        return self
 
     @model_validator(mode="after")
     def _vacuum(self) -> Pipeline:
@@ -325,17 +227,14 @@ class Pipeline(Strict):
     @property
     def unsplit(self) -> str | None:
         """Why no expectation can split this pipeline's rows, and the way out; None if some may."""
-        if self.rows not in (Rows.ONE, Rows.FILTER):
-            return (
-                f"rows: {self.rows} does not say which record a row came from, and a record is quarantined or written: "
-                "write rules instead, which judge records"
-            )
-        if self.keeps:
-            return (
-                f"beside {self.keeps} rows cannot be split yet, because they are judged behind what it keeps: write "
-                "rules instead, which judge records"
-            )
-        return None
+        return why_not(SPLITTING, self)
+
+    @property
+    def waits(self) -> str | None:
+        """The key because of which no run starts without records, and its value; None if one may."""
+        if self.schedule == "on_lag":
+            return "schedule: on_lag"
+        return None if self.lag.on_idle == "proceed" else f"lag.on_idle: {self.lag.on_idle}"
 
     @property
     def aggregates(self) -> bool:
@@ -434,73 +333,13 @@ class Pipeline(Strict):
 
     @property
     def no_rebuilding(self) -> str | None:
-        """Why the pipeline's state cannot be made anew of its records; None if it can."""
-        window = self.window
-        if self.stateful is None:
-            return f"pipeline {self.name!r} has no window and no dedupe: there is no state to rebuild"
-        why = None
-        if self.processor is not None:
-            why = "what a processor keeps may follow from each record that it ever read"
-        elif window is not None and window.output == "complete":
-            why = "with window.output: complete, each window is kept for ever, and all records would be read again"
-        elif window is not None and window.gap is not None:
-            why = "sessions have no bound: what is open may have begun at any time"
-        elif self.origins is not None:
-            why = "records of a pipeline that reads several clusters lie in more than one of them"
-        return None if why is None else f"the state of pipeline {self.name!r} cannot be rebuilt: {why}"
+        """Why the pipeline's state cannot be made again of its records; None if it can."""
+        return why_not(REBUILDING, self)
 
     @property
     def no_intervals(self) -> str | None:
         """Why the pipeline cannot replace intervals; None if it can."""
-        if self.window is not None and self.window.output == "complete":
-            return (
-                f"pipeline {self.name!r} has window.output: complete: no window is ever closed, and each batch of a "
-                "live run writes all of them"
-            )
-        if self.window is not None and self.window.gap is not None and self.sink.config.partition_columns:
-            return (
-                f"pipeline {self.name!r} has sessions and sink.{self.sink.key}.partition_by: sessions of an interval "
-                "are found by their columns in the files, which lack those of partitions"
-            )
-        if self.window is not None and START in self.sink.config.partition_columns:
-            return (
-                f"pipeline {self.name!r} has sink.{self.sink.key}.partition_by: {START}: windows of an interval are "
-                "found by that column in the files, which do not have it then"
-            )
-        if self.window is not None and self.also:
-            return (
-                f"pipeline {self.name!r} has a window and further sinks (also): an interval cannot make windows "
-                "again in several sinks yet"
-            )
-        if self.dedupe is not None:
-            return (
-                f"pipeline {self.name!r} has dedupe: which of an interval's records are duplicates also depends on "
-                "those before it, which Sluice cannot judge yet"
-            )
-        if self.processor is not None:
-            return (
-                f"pipeline {self.name!r} has a processor: which rows the records of an interval give also depends on "
-                "those before it"
-            )
-        if self.rows is Rows.AGGREGATE:
-            return (
-                f"pipeline {self.name!r} has rows: aggregate: its rows do not say which records they came from, so "
-                "the rows of an interval cannot be replaced"
-            )
-        if self.origins is not None:
-            return (
-                f"pipeline {self.name!r} has source.kafka.clusters: records of an interval may be rows by way of "
-                "another cluster, which an interval cannot replace yet"
-            )
-        if not self.source.kind.replayable:
-            return f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot be read again"
-        if not self.source.kind.seek_by_time:
-            return (
-                f"pipeline {self.name!r} has no intervals: source.{self.source.key} cannot find records by their time"
-            )
-        if which := self.irreplaceable:
-            return f"pipeline {self.name!r} has no intervals: {which} cannot replace rows"
-        return None
+        return why_not(INTERVAL, self)
 
     @property
     def sinks(self) -> dict[str, Sink]:
@@ -523,24 +362,17 @@ class Pipeline(Strict):
 
     def refusal(self, recovery: Recovery) -> str | None:
         """Return why the pipeline cannot use a strategy; None if it can."""
-        if not self.source.kind.replayable and recovery is not Recovery.WAL:
-            return (
-                f"recovery: {recovery} reads records again, and source.{self.source.key} cannot: choose recovery: wal"
-            )
-        if self.origins is not None and recovery is Recovery.WAL:
-            return (
-                "recovery: wal beside source.kafka.clusters is not supported yet: choose recovery: replay; the mirror "
-                "keeps what the first cluster loses"
-            )
-        if self.stateful is not None and recovery.ignores:
-            if self.window is not None:
-                why = "would skip records of windows that are open, whose rows would then be silently wrong"
-            elif self.processor is not None:
-                why = "would skip records that the processor needs, whose rows would then be silently wrong"
-            else:
-                why = "would skip records whose duplicates would then be taken for the first ones"
-            return f"recovery: {recovery} {why}: choose recovery: replay, wal or hot"
-        return recovery.refusal(aggregates=self.aggregates)
+        return why_not(STRATEGY, self, recovery)
+
+    def spark_alone(self, recovery: Recovery) -> str | None:
+        """Return why records cannot take the Arrow path, on which the JVM never sees them, as far as the file says.
+
+        Parameters
+        ----------
+        recovery
+            The strategy of a live run; ``replay`` for any other run.
+        """
+        return why_not(ARROW, self, recovery)
 
     @property
     def delta_path(self) -> str:

@@ -12,7 +12,6 @@ from pyspark.sql import types as T
 from sluice.decoders.config import Keyed
 from sluice.kinds import imported
 from sluice.pipeline import Pipeline
-from sluice.pipeline.engine import spark_alone
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
@@ -112,7 +111,7 @@ def sketch(spark: SparkSession, pipeline: Pipeline, recovery: Recovery) -> Plan:
     NotArrowError
         If they take the Spark path, with the reason.
     """
-    if (why := spark_alone(pipeline, recovery)) is not None:
+    if (why := pipeline.spark_alone(recovery)) is not None:
         raise NotArrowError(why)
     for key in _DIALECT:
         if _setting(spark, pipeline, key, "false") != "false":

@@ -188,6 +188,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("file-with-on-lag", "schedule: on_lag", "source.file"),
         ("file-with-mirror-group", "lag: {mirror_group: g}", "lag.mirror_group"),
         ("file-with-freshness", "airflow: {freshness: {max_age: 2h}}", "airflow.freshness"),
+        ("file-with-freshness-check", 'airflow: {freshness: {cron: "@daily", max_age: 1h}}', "airflow.freshness"),
         ("file-with-on-idle", 'schedule: {cron: "@daily"}, lag: {on_idle: skip}', "lag.on_idle"),
     ],
     "jdbc": [
@@ -300,7 +301,10 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("also-upsert-beside-window", "window: $window", "also[0].postgres.mode"),
     ],
     "delta-upsert": [("delta-upsert-partitioned", "sink.delta.partition_by: [id]", "partition_by")],
-    "delta-deletes": [("delta-deletes-by-sequence", "sink.delta.sequence: _timestamp", "sequence")],
+    "delta-deletes": [
+        ("delta-deletes-by-sequence", "sink.delta.sequence: _timestamp", "sequence"),
+        ("tombstone-beside-arrow", 'transform: {arrow: "tests.fixtures.specs:write"}', "transform.arrow"),
+    ],
     "postgres-deletes": [
         ("postgres-deletes-without-record-key", "decode.json.key: null", "key: id"),
         ("postgres-deletes-with-the-column-deleted", "decode.json.schema: _Deleted INT", "_deleted"),
