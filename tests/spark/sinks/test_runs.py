@@ -112,6 +112,27 @@ def test_sink_needs_no_offsets_in_a_run_of_an_aggregate(request: pytest.FixtureR
 
 
 @LONG
+def test_postgres_suite_and_rules_judge_rows_and_no_tombstones(request: pytest.FixtureRequest) -> None:
+    box: Any = made(BOXES["postgres"], request)
+    named = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}}
+    (box.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [named]}))
+    box.configure(
+        sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["id"]}},
+        decode={"json": {"schema": "name STRING, n INT", "key": "id", "tombstone": "delete"}},
+        rules=[{"name": "numbered", "not_null": {"columns": ["n"]}}],
+        quality={"suite": "suite.json", "split": "critical", "when": "before_commit", "max_quarantined": "100%"},
+    )
+    full = b'{"name": "x", "n": 1}'
+    one = [(b"a", full), (b"a", None), (b"b", full), (b"c", b'{"n": 1}')]
+    for run, sent in (("one", one), ("two", [(b"b", None)])):
+        box.produce([(0, key, value) for key, value in sent])
+        box.run(run)
+    assert box.orders_of("id") == []
+    assert [box.account(run)["quarantined"] for run in ("one", "two")] == [1, 0]
+    box.assert_balanced()
+
+
+@LONG
 def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: pytest.FixtureRequest) -> None:
     box: Any = made(BOXES["postgres"], request)
     box.change(
@@ -134,9 +155,7 @@ def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: p
 
 
 @LONG
-def test_postgres_run_notices_a_redrive_or_an_interval_that_was_restored_away(
-    request: pytest.FixtureRequest,
-) -> None:
+def test_postgres_run_notices_a_redrive_or_an_interval_that_was_restored_away(request: pytest.FixtureRequest) -> None:
     box: Any = made(BOXES["postgres"], request)
     box.configure(quality={"max_quarantined": "100%"}, rules=[{"name": "small", "sql": {"passes": "id < 100"}}])
     box.produce([(0, b"k", encoded({"id": n, "name": "x"}), FIRST + n * 1000) for n in (1, 2000, 3)])

@@ -55,15 +55,7 @@ def test_postgres_upsert_keeps_the_newest_row_of_a_key(
     assert names(orders) == {key: str(max(rank for k, rank in ranks if k == key)[1]) for key in range(5)}
 
 
-def test_postgres_upsert_refuses_a_row_without_a_key_and_names_the_rule(orders: PostgresUpsert) -> None:
-    with pytest.raises(SinkError) as error:
-        send(orders, 0, (1, "a"), (None, "x"), first=0)
-    assert "not_null: {columns: [id]}" in error.value.next_step
-
-
-def test_postgres_upsert_compares_keys_by_the_collation_of_the_table(
-    orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgres_upsert_compares_keys_by_collation(orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"table": "orders", "mode": "upsert", "key": ["name"]}
     monkeypatch.setattr(orders, "settings", lambda: keys)
     orders.execute(
@@ -116,6 +108,37 @@ def test_postgres_trigger_that_keeps_a_merge_back_is_no_silent_loss(
     orders.execute("DROP TRIGGER skips ON public.orders")
     send(orders, 1, (0, "newer"), (1, "newer"), first=2)
     assert set(names(orders).values()) == {"newer"}
+
+
+def delete(orders: PostgresUpsert, batch: int) -> None:
+    """Commit the tombstone of key 1, or in batch 0 its row."""
+    row = {"id": 1, "name": None if batch else "a", "__sluice_deleted": batch > 0}
+    types = {"id": LONG, "name": TEXT, "at": LONG, "__sluice_deleted": pa.bool_()}
+    put(orders, orders.writer(check=False), batch, records(row, first=batch, **types))
+
+
+def test_postgres_trigger_that_keeps_a_row_is_no_silent_deletion(orders: PostgresUpsert) -> None:
+    delete(orders, 0)
+    orders.execute(
+        "CREATE FUNCTION stay() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+        "CREATE TRIGGER stays BEFORE DELETE ON public.orders FOR EACH ROW EXECUTE FUNCTION stay()",
+    )
+    with pytest.raises(SinkError, match="1 keys"):
+        delete(orders, 1)
+    remembered = "public.sluice_deleted_orders"
+    orders.execute("DROP TRIGGER stays ON public.orders", f"ALTER TABLE {remembered} RENAME COLUMN id TO x")
+    with pytest.raises(ConfigError, match="by \\(x, "):
+        delete(orders, 1)
+    orders.execute(f"DROP TABLE {remembered}")
+    delete(orders, 1)
+    assert names(orders) == {}
+
+
+def test_postgres_upsert_refuses_unordered_tombstones(orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered(orders, monkeypatch, "at")
+    delete(orders, 0)
+    with pytest.raises(SinkError, match="a tombstone has no value in the sequence column at"):
+        delete(orders, 1)
 
 
 @pytest.mark.parametrize("sequence", [None, "at"])
