@@ -183,9 +183,7 @@ def test_registry_check_does_not_follow_references(registry: StandIn) -> None:
     Registry.named("schema_registry_default").check()
 
 
-def test_registry_that_cannot_be_asked_names_the_cause_and_no_secret(
-    registry: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registry_that_fails_names_the_cause_and_no_secret(registry: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Registry.named("schema_registry_default")
     asked.check()
     assert asked.schema(3) is None

@@ -69,12 +69,6 @@ def test_by_header_default_takes_what_no_entry_names(spark: SparkSession) -> Non
     assert found(spark, spec, given) == [{"id": 2, "s": "y"}] * 4 + [("json", None)]
 
 
-def test_by_topic_takes_the_entry_that_says_most(spark: SparkSession) -> None:
-    spec = {"by_topic": {"formats": {"a.*": JSON, "a.b": CSV}}}
-    given = [("a.x", None, b'{"id": 1}'), ("a.b", None, b";;2"), ("there:a.b", None, b";;3"), ("ab", None, b"{}")]
-    assert found(spark, spec, given) == [{"id": 1}, {"id": 2}, {"id": 3}, ("format", "_topic")]
-
-
 def test_by_header_chooses_as_the_model_in_python(spark: SparkSession) -> None:
     keys = ["a", "*", "a*b", "x*y*z", "a.b", "(*", "a+b", "\\*", "é*", "*/*;q=#1 2"]
     values = ["a", "", "ab", "aXb", "aXbc", "xyz", "x y z\n", "a.b", "a+b", "(", "\\d", "é", "q/w;q=#1 2", "aab", None]

@@ -128,9 +128,7 @@ def test_row_rules_call_the_same_rows_unexpected_as_great_expectations(
         (expect("values_to_not_be_null", column="i", new_argument=1), "new_argument is not known"),
     ],
 )
-def test_row_rules_leave_the_rest_to_great_expectations(
-    spark: SparkSession, frame: DataFrame, item: dict[str, Any], why: str
-) -> None:
+def test_row_rules_leave_the_rest_to_gx(spark: SparkSession, frame: DataFrame, item: dict[str, Any], why: str) -> None:
     sound = expect("values_to_not_be_null", column="i", mostly=None, row_condition="l > 0 -- so")
     first, second = judged_by(spark, [item, sound], frame.schema)
     assert first.rule is None

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession
+from tests.fixtures.pipelines import KAFKA
+from tests.fixtures.specs import write
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load
@@ -24,17 +26,11 @@ def pipeline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def make(sql: str | None = None, *, python: str = "", by: tuple[str, ...] = (), **keys: Any) -> Pipeline:
-        spec: dict[str, Any] = {
-            "pipeline": "p", "source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}},
-            "sink": {"delta": {"path": "p", "partition_by": list(by)}}, **keys,
-        }  # fmt: skip
-        if sql:
-            spec["transform"] = {"sql": sql}
-        if python:
-            spec["transform"] = {"python": python}
-        file = tmp_path / "p.yaml"
-        file.write_text(yaml.safe_dump(spec))
-        return load(file)
+        sink = {"delta": {"path": "p", "partition_by": list(by)}}
+        transform = {"transform": {"python": python} if python else {"sql": sql}} if python or sql else {}
+        return load(
+            write(tmp_path, yaml.safe_dump({**KAFKA, "decode": {"text": {}}, "sink": sink, **transform, **keys}))
+        )
 
     return make
 
@@ -115,7 +111,7 @@ def test_transform_may_be_a_function_of_a_module(pipeline: Make, sample: DataFra
     ],
 )
 def test_transform_function_that_fails_is_named(
-    pipeline: Make, sample: DataFrame, tmp_path: Path, body: str, named: str, request: pytest.FixtureRequest
+    pipeline: Make, sample: DataFrame, tmp_path: Path, body: str, named: str
 ) -> None:
     module = f"mine_{abs(hash(body))}"
     (tmp_path / f"{module}.py").write_text(body)
