@@ -31,9 +31,7 @@ ODD = RuntimeError("Caused by: java.lang.NullPointerException")
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_strategy_of_a_name_lets_the_source_diagnose_a_failure_unless_it_ignores_it(
-    recovery: Recovery,
-) -> None:
+def test_strategy_lets_the_source_diagnose_a_failure_unless_it_ignores_it(recovery: Recovery) -> None:
     strategy = STRATEGIES[recovery]
     assert (strategy.recovery, isinstance(strategy, Ignoring)) == (recovery, recovery.ignores)
     if recovery.ignores:
@@ -44,9 +42,6 @@ def test_strategy_of_a_name_lets_the_source_diagnose_a_failure_unless_it_ignores
     with pytest.raises(SourceUnreachableError):
         strategy.prepare(writer, batch)
     batch.source.diagnose.assert_called_once_with(ODD, (FIRST,))
-
-
-# --- the search ------------------------------------------------------------------------------------------------------
 
 
 Offset = tuple[str, int, int]
@@ -202,8 +197,6 @@ def test_narrow_loses_no_more_with_a_larger_budget() -> None:
         assert 3000 == most >= fewer >= exact == len(poison)
         assert fewer < 3000 or len(poison) > 30
 
-
-# --- which records a batch loses ---------------------------------------------------------------------------------
 
 BATCH = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 10)]
 WHOLE = [(0, 0, 10), (1, 0, 10)]

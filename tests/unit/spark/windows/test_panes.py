@@ -82,9 +82,6 @@ def test_windows_keep_nothing_of_a_large_value_that_left(huge: float) -> None:
     assert set(merged(spans, values, np.add).tolist()) == {2.5}
 
 
-# --- rows of whole keys ----------------------------------------------------------------------------------------------
-
-
 WIDTH, STEP = 3, 10
 KINDS = (pa.string(), pa.float64(), pa.string())
 NAN = float("nan")

@@ -154,33 +154,32 @@ def test_postgres_upsert_does_not_depend_on_the_order_of_records(postgres: str, 
     chance, deleted = random.Random(3), "__sluice_deleted boolean"
     ids = ["7d444840-9dc0-11d1-b245-5ffdce74fad2", "7D444840-9DC0-11D1-B245-5FFDCE74FAD2",
            "00000000-0000-0000-0000-000000000000"]  # fmt: skip
+
+    def record(n: int) -> str:
+        place = chance.randrange(3)  # a key is in one partition, as in a compacted topic
+        at, one = chance.choice(["NULL", *"0123"]), ids[2 if place else chance.randrange(2)]
+        gone = chance.random() < 0.4 and (sequence is None or at != "NULL")
+        return f"('{one}', 'k{place}', {at}, 't', {place}, {n}, to_timestamp({chance.randrange(5)}), {gone})"
+
     with engine.connect() as connection:
         run = connection.exec_driver_sql
+
+        def merged(batches: list[list[str]]) -> list[Any]:
+            run("DROP TABLE IF EXISTS rows, gone")
+            run(f'CREATE TABLE rows ({kinds}, PRIMARY KEY (id, "Se""q"))')
+            run(f"CREATE TABLE gone AS SELECT {forgotten} FROM rows WITH NO DATA")
+            run('ALTER TABLE gone ADD PRIMARY KEY (id, "Se""q")')
+            for batch in batches:
+                run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
+                run(f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, {deleted})")
+                run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
+                for statement in (*upsert.begin(), *upsert.merge()):
+                    run(statement.replace("%", "%%"))
+                assert run(upsert.left()).scalar() == 0
+            return [run(f"SELECT * FROM {t} ORDER BY 1, 2").all() for t in ("rows", "gone")]
+
         for _ in range(40):
-            sent = []
-            for n in range(30):
-                place = chance.randrange(3)
-                # a key is in one partition, as in a compacted topic
-                at = "NULL" if chance.random() < 0.2 else str(chance.randrange(4))
-                gone = chance.random() < 0.4 and (sequence is None or at != "NULL")
-                one = ids[0] if place == 0 and chance.random() < 0.5 else ids[1] if place == 0 else ids[2]
-                time = f"to_timestamp({chance.randrange(5)})"
-                sent.append(f"('{one}', 'k{place}', {at}, 't', {place}, {n}, {time}, {gone})")
-
-            def merged(batches: list[list[str]]) -> list[Any]:
-                run("DROP TABLE IF EXISTS rows, gone")
-                run(f'CREATE TABLE rows ({kinds}, PRIMARY KEY (id, "Se""q"))')
-                run(f"CREATE TABLE gone AS SELECT {forgotten} FROM rows WITH NO DATA")
-                run('ALTER TABLE gone ADD PRIMARY KEY (id, "Se""q")')
-                for batch in batches:
-                    run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
-                    run(f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, {deleted})")
-                    run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
-                    for statement in (*upsert.begin(), *upsert.merge()):
-                        run(statement.replace("%", "%%"))
-                    assert run(upsert.left()).scalar() == 0
-                return [run(f"SELECT * FROM {t} ORDER BY 1, 2").all() for t in ("rows", "gone")]
-
+            sent = list(map(record, range(30)))
             whole = merged([sent])
             shuffled = chance.sample(sent, len(sent)) + chance.sample(sent, 5)
             cuts = sorted(chance.sample(range(1, len(shuffled)), 6))
