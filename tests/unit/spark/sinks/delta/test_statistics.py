@@ -105,9 +105,7 @@ def test_delta_statistics_setting_leaves_partition_columns_out(tmp_path: Path) -
         ({FIRST: "64", LIST: "c01"}, {LIST: "c01,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
     ],
 )
-def test_delta_statistics_setting_of_a_user_is_kept_and_added_to(
-    tmp_path: Path, theirs: dict[str, str], ours: dict[str, str]
-) -> None:
+def test_delta_statistics_set_by_users_are_kept(tmp_path: Path, theirs: dict[str, str], ours: dict[str, str]) -> None:
     schema = schema_of(40)
     found = settings_for(schema, [], theirs)
     assert {k: v for k, v in found.items() if theirs.get(k) != v} == ours
