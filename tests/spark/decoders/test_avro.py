@@ -144,9 +144,7 @@ def test_avro_schema_that_is_odd_breaks_a_rule_and_no_worker(registry: StandIn) 
     assert registry.asked == []
 
 
-def test_avro_record_of_a_union_is_read_by_its_own_schema_and_those_that_it_refers_to(
-    spark: SparkSession, registry: StandIn
-) -> None:
+def test_avro_record_of_a_union_is_read_by_its_schema_and_references(spark: SparkSession, registry: StandIn) -> None:
     inner = {"type": "record", "name": "In", "namespace": "shop", "fields": [{"name": "x", "type": "int"}]}
     paid = {"type": "record", "name": "Paid", "namespace": "shop", "fields": [{"name": "in", "type": "In"}]}
     made = record(l="long", **{"in": "shop.In"}) | {"name": "Made"}

@@ -20,7 +20,6 @@ pytestmark = pytest.mark.spark
 JSON = {"json": {"schema": "id INT, s STRING, t TIMESTAMP"}}
 CSV = {"csv": {"schema": "t TIMESTAMP, s VARCHAR(3), id INT NOT NULL", "separator": ";", "quote": "'"}}
 
-
 Given = tuple[str, Sequence[tuple[str, bytes | None]] | None, bytes | None]
 
 

@@ -1,4 +1,4 @@
-"""CSV: the page, Python's own reader, other quotes and separators, and odd cells at random, on both paths."""
+"""CSV: Python's own reader, other quotes and separators, and odd cells at random, on both paths."""
 
 from __future__ import annotations
 
@@ -11,13 +11,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.fixtures.decoding import decoded
-from tests.spark.decoders.conftest import FIVE_MB, differences
+from tests.spark.decoders.conftest import FIVE_MB
 
 pytestmark = pytest.mark.spark
-
-
-def test_csv_page_says_what_a_record_decodes_to(spark: SparkSession) -> None:
-    assert differences(spark, {"csv": {"schema": "i INT, s STRING, d DOUBLE"}}, "CSV") == []
 
 
 def test_csv_record_is_what_python_reads_or_is_refused(spark: SparkSession) -> None:

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 from tests.fixtures.decoding import Record, Refused, decoded, frame_of, pipeline_for
-from tests.spark.decoders.conftest import FIVE_MB, differences, table
+from tests.spark.decoders.conftest import FIVE_MB, XML, table
 
 from sluice.sources.files import parquet
 from sluice.sources.files.json_text import UnfitError
@@ -62,9 +62,27 @@ def test_json_values_decode_as_documented_and_as_from_json_reads_them(spark: Spa
         assert {k: v for k, v in row.asDict(True).items() if v is not None} == found[number]
 
 
-def test_json_page_says_what_a_record_decodes_to(spark: SparkSession) -> None:
-    spec = {"json": {"schema": "i INT, s STRING, m MAP<STRING, INT>, o STRUCT<x: INT>"}}
-    assert differences(spark, spec, "JSON: the record") == []
+PAGES: dict[str, dict[str, Any]] = {
+    "JSON: the record": {"json": {"schema": "i INT, s STRING, m MAP<STRING, INT>, o STRUCT<x: INT>"}},
+    "CSV": {"csv": {"schema": "i INT, s STRING, d DOUBLE"}},
+    "XML": {"xml": {"schema": XML, "root": "r"}},
+}
+
+
+def shown(found: dict[str, Any] | Refused) -> str:
+    """Return what a record decodes to as the page shows it: without nulls."""
+
+    def plain(row: dict[str, Any]) -> dict[str, Any]:
+        return {k: plain(v) if isinstance(v, dict) else v for k, v in row.items() if v is not None}
+
+    return f"refused: `{found.rule}" if isinstance(found, Refused) else json.dumps(plain(found), ensure_ascii=False)
+
+
+@pytest.mark.parametrize("heading", PAGES)
+def test_decoder_page_says_what_a_record_decodes_to(spark: SparkSession, heading: str) -> None:
+    rows = table(heading)
+    found = decoded(spark, PAGES[heading], [row[0].replace("↵", "\n").encode() for row in rows]).found
+    assert [(row, now) for row, now in zip(rows, map(shown, found), strict=True) if row[1] != now] == []
 
 
 def test_json_page_says_what_a_value_decodes_to(spark: SparkSession) -> None:
@@ -76,11 +94,11 @@ def test_json_page_says_what_a_value_decodes_to(spark: SparkSession) -> None:
     ddl = ", ".join(f"{name} {kind}" for kind, name in kinds.items())
     frame = decode(records, pipeline_for({"json": {"schema": ddl}}).decode)
 
-    def shown(kind: str, name: str) -> Any:
+    def text_of(kind: str, name: str) -> Any:
         value = F.col(DATA).getField(name)
         return F.to_json(value) if kind.startswith(("ARRAY", "STRUCT", "MAP")) else value.cast("string")
 
-    texts = F.coalesce(*(shown(kind, name) for kind, name in kinds.items())).alias("text")
+    texts = F.coalesce(*(text_of(kind, name) for kind, name in kinds.items())).alias("text")
     for (kind, _, wanted, _), row in zip(
         rows, frame.orderBy("offset").select(RULE, COLUMN, texts).collect(), strict=True
     ):

@@ -123,14 +123,6 @@ def flicker(times: int) -> Trial:
     return lambda part: "flicker" if sum(map(len, part)) > 1 and next(left, None) is not None else None
 
 
-def too_large(limit: int) -> Trial:
-    return lambda part: "too large" if sum(map(len, part)) > limit else None
-
-
-def clash(pair: set[Offset]) -> Trial:
-    return lambda part: "clash" if pair <= offsets(part) else None
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_narrow_loses_only_offsets_that_failed_when_they_were_tried_alone(seed: int) -> None:
     """Not those that fail by chance, when there are too many at once, or beside another one."""
@@ -138,7 +130,12 @@ def test_narrow_loses_only_offsets_that_failed_when_they_were_tried_alone(seed: 
     ranges = batch(chance)
     size = sum(map(len, ranges))
     pair = set(chance.sample(sorted(offsets(ranges)), 2)) if size > 1 else {("", 0, 0)}
-    for dies in (*map(flicker, range(6)), too_large(chance.randint(1, size)), clash(pair)):
+    limit = chance.randint(1, size)
+    for dies in (
+        *map(flicker, range(6)),
+        lambda part: "too large" if sum(map(len, part)) > limit else None,
+        lambda part: "clash" if pair <= offsets(part) else None,
+    ):
         assert narrow(dies, ranges, 10_000) == []
     assert narrow(Trials([]), ranges, 0) == []
     alone: set[Offset] = set()

@@ -96,9 +96,7 @@ def test_postgres_table_of_a_user_takes_what_its_types_can_hold(orders: Postgres
         pytest.param({"short": "4111"}, "orders_short_check", id="check-constraint"),
     ],
 )
-def test_postgres_refuses_a_row_that_it_cannot_hold_and_writes_nothing_of_its_batch(
-    orders: Postgres, value: dict[str, str], token: str
-) -> None:
+def test_postgres_refuses_a_row_and_writes_nothing(orders: Postgres, value: dict[str, str], token: str) -> None:
     orders.execute(table_of("doc json, short varchar(5) CHECK (short <> '4111')"))
     error = refused(orders, records({"short": "a"}, value, doc=TEXT, short=TEXT))
     assert token in f"{error}"
@@ -109,9 +107,7 @@ def test_postgres_refuses_a_row_that_it_cannot_hold_and_writes_nothing_of_its_ba
 
 
 @pytest.mark.parametrize("key", [[], ["id"]], ids=["append", "upsert"])
-def test_postgres_names_each_row_that_it_refuses_whatever_refuses_it(
-    orders: Postgres, monkeypatch: pytest.MonkeyPatch, key: list[str]
-) -> None:
+def test_postgres_names_each_refused_row(orders: Postgres, monkeypatch: pytest.MonkeyPatch, key: list[str]) -> None:
     if key:
         monkeypatch.setattr(orders, "settings", lambda: {"table": "orders", "mode": "upsert", "key": key})
     orders.execute(
