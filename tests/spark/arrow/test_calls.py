@@ -80,9 +80,7 @@ def test_arrow_function_may_return_many_rows_if_the_file_says_so(sandbox: Sandbo
         ("nothing", 10, "NoneType"),
     ],
 )
-def test_arrow_function_with_another_result_ends_the_run(
-    sandbox: Sandbox, function: str, code: int, named: str
-) -> None:
+def test_arrow_function_with_odd_results_ends_the_run(sandbox: Sandbox, function: str, code: int, named: str) -> None:
     configure(sandbox, function, "auto")
     sandbox.feed(30)
     assert named in sandbox.run("r", expect=code).message
@@ -90,9 +88,7 @@ def test_arrow_function_with_another_result_ends_the_run(
 
 
 @pytest.mark.parametrize(("function", "way"), [("large", "arrow"), ("old", "spark")])
-def test_arrow_function_has_types_of_spark_and_days_before_1900_are_written_by_spark(
-    sandbox: Sandbox, function: str, way: str
-) -> None:
+def test_arrow_function_has_types_of_spark_which_writes_old_days(sandbox: Sandbox, function: str, way: str) -> None:
     configure(sandbox, function, "auto")
     sandbox.produce([(0, None, good(n)) for n in range(5)])
     sandbox.run("r")
@@ -109,8 +105,6 @@ def test_arrow_function_has_types_of_spark_and_days_before_1900_are_written_by_s
         ({"transform": {"arrow": "tables:twice"}, "rows": "aggregate"}, "rows: aggregate"),
     ],
 )
-def test_arrow_function_that_is_not_there_or_for_aggregates_is_refused(
-    tmp_path: Path, keys: dict[str, Any], named: str
-) -> None:
+def test_arrow_function_that_is_gone_or_aggregates_is_refused(tmp_path: Path, keys: dict[str, Any], named: str) -> None:
     with pytest.raises(ConfigError, match=named):
         load(write(tmp_path, GOOD + "".join(f"{key}: {json.dumps(value)}\n" for key, value in keys.items())))

@@ -134,9 +134,7 @@ OTHERS = [
 ]  # fmt: skip
 
 
-def test_arrow_rules_at_the_edges_of_numbers_times_and_conditions(
-    spark: SparkSession, frame: DataFrame, table: pa.Table
-) -> None:
+def test_arrow_rules_at_edges_of_values_and_conditions(spark: SparkSession, frame: DataFrame, table: pa.Table) -> None:
     counted = compare(spark, frame, table, [*ON_DECIMALS, *OTHERS])
     assert counted["expect_column_values_to_be_between"] == (len(ON_DECIMALS) + 4, len(ON_DECIMALS) + 4)
     assert counted["expect_column_values_to_not_be_null"] == (9, 9)
@@ -165,9 +163,7 @@ def test_arrow_rules_at_the_edges_of_numbers_times_and_conditions(
         (expect("values_to_match_regex", column="s", regex=r"\bx"), "may mean something else"),
     ],
 )
-def test_arrow_rules_leave_what_they_might_judge_otherwise_to_spark(
-    table: pa.Table, item: dict[str, Any], why: str
-) -> None:
+def test_arrow_rules_leave_what_they_might_misjudge_to_spark(table: pa.Table, item: dict[str, Any], why: str) -> None:
     with pytest.raises(NotInSubsetError, match=rf"^{item['type']}: .*({why})"):
         RowRules.of([item], table.schema)
 

@@ -8,6 +8,7 @@ import random
 import re
 import shutil
 import signal
+import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,6 +20,7 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 from tests.fixtures.expectations import expect
 from tests.fixtures.pipelines import KAFKA
 from tests.fixtures.runs import Sandbox, good
@@ -45,7 +47,6 @@ pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
 ARROW = re.compile(r"part-[0-9a-f]{32}\.snappy\.parquet")
 LARGE: dict[str, Any] = {"kafka": {"max_records_per_batch": 500}, "quality": {"max_quarantined": 1}}
-
 
 Place = tuple[str, int, int]
 
@@ -92,15 +93,7 @@ WRITTEN, FILTERED = "", "filtered"
 
 @dataclass
 class Case:
-    """A pipeline, and its records, each with what becomes of it: the rule and the column, if it is refused.
-
-    Attributes
-    ----------
-    workers
-        Whether Spark's Python workers do the work, and not the driver.
-    ways
-        Which paths write files.
-    """
+    """A pipeline, its records with what becomes of each (the rule and the column, if it is refused), and who works."""
 
     records: list[tuple[bytes | None, str]]
     keys: dict[str, Any] = field(default_factory=dict)
@@ -244,19 +237,6 @@ def test_arrow_path_writes_what_the_spark_path_writes(
 
 
 @pytest.mark.long
-def test_arrow_path_loses_what_overflows_alone_as_the_spark_path(sandbox: Sandbox) -> None:
-    doubled = {"sql": "SELECT *, id * 2 AS twice FROM source"}
-    sandbox.configure(recovery="ignore_range", transform=doubled, kafka={"max_records_per_batch": 100})
-    sandbox.feed(10)
-    sandbox.produce([(0, None, b'{"id": 9223372036854775807, "name": "x"}')])
-    sandbox.run("r")
-    (lost,) = sandbox.ledger.lost(sandbox.name)
-    assert "ARITHMETIC_OVERFLOW" in lost.reason
-    assert sandbox.sink() == Counter(sandbox.produced[:-1])
-    assert sandbox.account("r") == dict(planned=11, written=10, filtered=0, quarantined=0, absent=0, lost=1)
-
-
-@pytest.mark.long
 def test_arrow_path_leaves_records_of_another_form_to_spark(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "_TRIAL", 10)
     sandbox.configure(kafka={"max_records_per_batch": 40})
@@ -280,23 +260,29 @@ def test_arrow_path_takes_a_batch_without_offsets(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_arrow_path_leaves_a_range_that_cannot_be_read_to_spark_in_the_same_batch(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch, recovery: str
 ) -> None:
-    unreadable(monkeypatch, "first")
-    sandbox.configure(**LARGE)
+    unreadable(monkeypatch, "first" if recovery == "replay" else "last")
+    most = 500 if recovery == "replay" else 30
+    sandbox.configure(**LARGE | {"kafka": {"max_records_per_batch": most}, "recovery": recovery})
     sandbox.produce([(0 if n % 3 else 1, None, mixed(n) or b"x") for n in range(90)])
-    sandbox.run("r")
+    said = sandbox.run("r").stderr
     sandbox.assert_exact()
-    assert ways(sandbox) == {"arrow", "spark"}
-    history = sandbox.table().history()  # type: ignore[union-attr]
-    assert sum(note_of(commit) is not None for commit in history) == 1  # one commit holds both
+    assert ways(sandbox) == {"arrow", "spark"}, "workers read the log again"
+    assert not sandbox.never_committed()
+    if recovery == "wal":
+        assert said.count("the wire broke") == 1
+        assert not any(ARROW.search(segment.path) for segment in log_of(sandbox).segments())
+        assert not sandbox.never_committed(f"logs/{sandbox.name}")
+    else:
+        history = sandbox.table().history()  # type: ignore[union-attr]
+        assert sum(note_of(commit) is not None for commit in history) == 1  # one commit holds both
 
 
 @pytest.mark.long
-def test_arrow_path_that_fails_is_left_for_the_rest_of_the_run(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrow_path_that_fails_is_left_for_all_of_the_run(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     def failed(tasks: Sequence[worker.Decoding], *_: Any) -> None:
         # a worker that is still there removes its file while the folder is removed, or comes after it
         shutil.rmtree(tasks[0].folder)
@@ -325,9 +311,7 @@ class Chunks:
 
 @pytest.mark.long
 @pytest.mark.parametrize("error", [MemoryError(), UnreadableError("an expression fails"), OSError("disk full")])
-def test_arrow_worker_copies_records_whatever_fails_while_their_rows_are_written(
-    tmp_path: Path, error: Exception
-) -> None:
+def test_arrow_worker_copies_records_whatever_fails_when_rows_are_written(tmp_path: Path, error: Exception) -> None:
     class Failing:
         def process(self, reader: RangeReader, span: OffsetRange) -> worker.Done:
             next(iter(reader.read(span)))
@@ -428,9 +412,7 @@ def test_arrow_path_reads_once_for_log_and_sink_unless_a_function_may_take_its_t
 
 
 @pytest.mark.long
-def test_arrow_path_does_not_use_rows_that_were_written_for_other_ranges(
-    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_arrow_path_uses_no_rows_written_for_other_ranges(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
     end = ArrowPath.end
 
     def other(self: ArrowPath, name: str, attempt: Any, done: list[worker.Done]) -> None:
@@ -444,36 +426,6 @@ def test_arrow_path_does_not_use_rows_that_were_written_for_other_ranges(
     sandbox.assert_exact()
     assert ways(sandbox) == {"arrow"}
     assert not sandbox.never_committed()
-
-
-@pytest.mark.long
-def test_log_takes_from_spark_a_range_that_cannot_be_copied(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    unreadable(monkeypatch, "last")
-    sandbox.configure(recovery="wal", kafka={"max_records_per_batch": 30})
-    sandbox.feed(90)
-    assert sandbox.run("r").stderr.count("the wire broke") == 1
-    assert not any(ARROW.search(segment.path) for segment in log_of(sandbox).segments())
-    assert ways(sandbox) == {"arrow"}  # the log is read again by workers
-    sandbox.assert_exact()
-    assert not sandbox.never_committed()
-    assert not sandbox.never_committed(f"logs/{sandbox.name}")
-
-
-@pytest.mark.long
-def test_log_that_both_paths_wrote_is_read_by_either(sandbox: Sandbox) -> None:
-    for number, engine in enumerate(("spark", "auto")):
-        sandbox.configure(
-            engine=engine, recovery="wal", wal={"keep": "36500d"}, kafka={"max_records_per_batch": 20},
-            quality={"max_quarantined": 1},
-        )  # fmt: skip
-        numbers = range(40 * number, 40 * number + 40)
-        sandbox.produce([(n % 2, None, mixed(n) or b"x", 946_684_800_000 + n) for n in numbers])
-        sandbox.run(f"r{number}")
-    sandbox.assert_exact()
-    before = sandbox.sink()
-    sandbox.run("again", interval=("2000-01-01T00:00:00Z", "2001-01-01T00:00:00Z"))
-    assert sandbox.sink() == before
-    assert sandbox.sink() + sandbox.quarantine() == Counter(sandbox.produced)
 
 
 # --- ahead of Spark's plan -----------------------------------------------------------------------------------------
@@ -539,17 +491,6 @@ def test_arrow_path_loses_nothing_of_a_batch_that_retention_passes_after_it_was_
     assert (sum(sandbox.sink().values()), sandbox.account("r")["absent"] > 0) == (70, True)
 
 
-def test_arrow_path_makes_a_batch_as_large_as_fits_into_half_a_minute(sandbox: Sandbox) -> None:
-    sandbox.configure(kafka={"max_records_per_batch": None})
-    sandbox.feed(60)
-    assert "batch 0: 60 offsets" in sandbox.run("r").stderr
-    sandbox.execute("UPDATE sluice_event SET at = '2020-01-01T00:00:00.000+00:00' WHERE type = 'BatchStarted'")
-    sandbox.feed(1500)
-    said = sandbox.run("s").stderr
-    assert "batch 1: 1,000 offsets" in said
-    assert "batch 2: 500 offsets" in said
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_arrow_path_removes_rows_of_batches_that_a_failed_run_did_not_come_to(
@@ -585,7 +526,6 @@ SUITES = {
     "of_arrow.json": expect("values_to_be_between", column="id", min_value=0),
     "of_spark.json": expect("values_to_be_in_set", column="id", value_set=[0, 2.5]),
 }
-
 
 JSON_KEY = {"json": {"schema": "name STRING", "key": "id", "tombstone": "delete"}}
 UPSERT: dict[str, Any] = {"table": "t", "mode": "upsert", "key": ["id"]}
@@ -637,9 +577,7 @@ def test_arrow_path_takes_pipelines_that_it_can(
 
 
 @pytest.mark.parametrize("key", plan._DIALECT)
-def test_arrow_path_is_not_taken_with_settings_that_change_how_spark_reads_sql(
-    spark: SparkSession, tmp_path: Path, key: str
-) -> None:
+def test_arrow_path_is_not_taken_if_settings_change_sparks_sql(spark: SparkSession, tmp_path: Path, key: str) -> None:
     spark.conf.set(key, "true")
     try:
         test_arrow_path_takes_pipelines_that_it_can(spark, tmp_path, {}, key)
@@ -661,3 +599,35 @@ def test_arrow_path_divides_ranges_evenly(lengths: list[int], count: int, expect
         assert joined.get(part.partition, 5) == part.start
         joined[part.partition] = part.end
     assert joined == {r.partition: r.end for r in ranges if len(r)}
+
+
+def started() -> None:
+    """Wait until no warming up is under way."""
+    for thread in threading.enumerate():
+        if thread.name == "sluice-warm-up":
+            thread.join(60)
+
+
+def test_arrow_warm_up_starts_workers_and_returns_at_once(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
+    may_end, done = threading.Event(), list[Any]()
+
+    def counted(frame: DataFrame) -> list[Any]:
+        may_end.wait(60)
+        done.extend(frame.toArrow().to_pylist())
+        return []
+
+    monkeypatch.setattr(DataFrame, "collect", counted)
+    shares.warm_up(spark)
+    assert done == []
+    may_end.set()
+    started()
+    assert done == [{"done": True}] * 2
+
+
+def test_arrow_warm_up_leaves_a_failure_of_the_session_to_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "cores", lambda _: 2)
+    failed: list[Any] = []
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    shares.warm_up(None)  # type: ignore[arg-type]
+    started()
+    assert failed == []

@@ -1,10 +1,11 @@
-"""Rows that break a row rule of the suite do not reach the sink; their records go to the quarantine."""
+"""Refused records, and those whose rows break a row rule of the suite, go to the quarantine and not to the sink."""
 
 from __future__ import annotations
 
 import json
 from collections import Counter
 from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,13 @@ from tests.fixtures.wal import EPOCH, frame, record, span
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.pipeline import Pipeline, load
-from sluice.pipeline.sections import EVERYTHING
-from sluice.pipeline.suite import Suite
+from sluice.pipeline.sections import EVERYTHING, Decode
 from sluice.ranges import OffsetRange
 from sluice_spark.batch.account import PromiseError
-from sluice_spark.batch.quarantine import opened
-from sluice_spark.batch.split import Split, SplitTally, judges_of
+from sluice_spark.batch.quarantine import SCHEMA, opened, refused_records
+from sluice_spark.batch.split import Split, SplitTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.decoders.base import RULE
+from sluice_spark.decoders.base import RULE, decode
 from sluice_spark.runs.preview import still_refused
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.transforms import transform as transforms
@@ -145,9 +145,7 @@ def test_split_does_not_hide_a_transform_that_loses_records(spark: SparkSession,
         prepared(spark, spec)
 
 
-def test_split_without_a_transform_reads_only_partitions_with_such_rows_again(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_split_without_a_transform_reads_only_partitions_with_such_rows(spark: SparkSession, tmp_path: Path) -> None:
     spec = pipeline(tmp_path, {**POSITIVE, "kwargs": {"column": "id", "min_value": 0}}, transform={"sql": EVERYTHING})
     done, writer, held = prepared(spark, spec)
     assert sum(a.counts.quarantined for a in done.accounts) == 3
@@ -166,53 +164,20 @@ def test_split_reads_a_batch_without_such_rows_once(spark: SparkSession, tmp_pat
     assert len(held.asked) == 1
 
 
-def test_split_counts_again_where_the_first_count_may_be_wrong(spark: SparkSession, tmp_path: Path) -> None:
-    spec = pipeline(tmp_path, POSITIVE)
-    rows = spark.createDataFrame(
-        [("t", 0, 0, 1), ("t", 0, 1, -1), ("u", 0, 0, -1), ("u", 0, 1, None)],
-        "_topic STRING, _partition INT, _offset BIGINT, n BIGINT",
-    )
-    split = Split.of(spark, spec, rows.schema)
+def test_split_counts_what_several_tasks_let_pass_and_again_if_that_is_unknown(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    some = ("'t' AS _topic", "INT(id % 2 * 3) AS _partition", "id AS _offset", "IF(id % 6 = 0, NULL, id % 3 - 1) AS n")
+    rows = spark.range(60).selectExpr(*some)
+    split, again = Split.of(spark, pipeline(tmp_path, POSITIVE), rows.schema), list[DataFrame]()
     for observed in (True, False):
-        tally = SplitTally(split, rows, lambda: rows, RANGES)
-        assert Counter(r.n for r in tally.frame.collect()) == Counter([1, None])
+        tally = SplitTally(split, rows.repartition(4), lambda: again.append(rows) or rows, RANGES)
+        assert {r.n for r in tally.frame.collect()} == {1, None}
         if not observed:
             tally._observation.__dict__.pop("_jo", None)
             tally.__dict__["_observation"] = None
-        assert tally.counts == {("t", 0): 1, ("u", 0): 1}
-
-
-def test_split_adds_up_what_several_tasks_counted_of_one_partition(spark: SparkSession, tmp_path: Path) -> None:
-    spec = pipeline(tmp_path, POSITIVE)
-    rows = spark.range(60).selectExpr("'t' AS _topic", "0 AS _partition", "id AS _offset", "id % 3 - 1 AS n")
-    split = Split.of(spark, spec, rows.schema)
-    assert split is not None
-    tally = SplitTally(split, rows.repartition(4), lambda: pytest.fail("counted again"), RANGES)
-    assert tally.frame.count() == 20
-    assert tally.counts == {("t", 0): 40}
-
-
-def test_split_leaves_other_expectations_to_great_expectations(spark: SparkSession, tmp_path: Path) -> None:
-    items = [
-        POSITIVE,
-        expect("be_unique", column="n"),
-        expect("not_be_null", column="name", severity="warning"),
-        expect("not_be_null", column="name", split=False),
-    ]
-
-    def whys(split: str, *more: dict[str, Any]) -> list[str | None]:
-        spec = pipeline(tmp_path, *items, *more, split=split)
-        schema = shape_of(spark, spec, transforms.transformer(spec)).schema
-        suite = Suite.of(spec)
-        return [None if j.rule is not None else j.why for j in judges_of(spark, spec, suite, schema)]
-
-    def named(found: list[str | None], wanted: list[str | None]) -> bool:
-        pairs = zip(found, wanted, strict=True)
-        return all(why is None if word is None else word in (why or "") for why, word in pairs)
-
-    assert named(whys("critical"), [None, "single rows", "severity", "meta.split"])
-    more = expect("be_null", column="name", split=True)
-    assert named(whys("none", more), ["quality.split", "single rows", "severity", "meta.split", None])
+        assert tally.counts == {("t", 0): 10, ("t", 3): 20}
+        assert bool(again) is not observed
 
 
 def test_split_refuses_an_expectation_that_must_split_and_cannot(spark: SparkSession, tmp_path: Path) -> None:
@@ -233,3 +198,47 @@ def test_split_does_not_judge_records_outside_of_an_interval(spark: SparkSession
     counts = [(c.written, c.filtered, c.quarantined) for c in (a.counts for a in done.accounts)]
     assert counts == [(0, 3, 2), (0, 1, 0), (0, 1, 1)]
     assert done.quarantine.rows == 3
+
+
+def test_quarantine_keeps_refused_records_verbatim_and_no_others(spark: SparkSession) -> None:
+    headers = [{"key": "h", "value": b"\xff"}, {"key": "h", "value": None}]
+    records = [
+        record(0, value=b'{"i": 1}'),
+        record(1, value=b'{"i": "x"}', headers=headers),
+        record(2, value=None, key=None, partition=4),
+        record(3, value=b"\x00?", topic="u"),
+    ]
+    spec = Decode(json={"schema": "i INT NOT NULL"})
+    decoded = decode(frame(spark, records), spec)
+    refused = refused_records(decoded, "the run", spec)
+    assert refused.dtypes == [(field.name, field.dataType.simpleString()) for field in SCHEMA]
+    first, second, third = sorted(refused.collect(), key=lambda row: row._offset)
+    assert (bytes(first.key), bytes(first.value), [h.asDict() for h in first.headers]) == (b"k", b'{"i": "x"}', headers)
+    assert (second.key, second.value, second.headers, bytes(third.value)) == (None, None, None, b"\x00?")
+    assert [(r._topic, r._partition, r._offset, r._run) for r in (first, second, third)] == [
+        ("t", 0, 1, "the run"), ("t", 4, 2, "the run"), ("u", 0, 3, "the run"),
+    ]  # fmt: skip
+    (time,) = refused.where("_offset = 1").selectExpr("unix_millis(_timestamp)").first() or ()
+    assert time == int((EPOCH + timedelta(seconds=1)).timestamp() * 1000)
+    assert [[e.asDict() for e in r._errors] for r in (first, second, third)] == [
+        [{"rule": "type", "severity": "critical", "column": "i", "detail": "x"}],
+        [{"rule": "null_value", "severity": "critical", "column": None, "detail": None}],
+        [{"rule": "json", "severity": "critical", "column": None, "detail": "2 characters, ending in \x00?"}],
+    ]
+
+
+def test_quarantine_names_the_offending_text_of_a_field(spark: SparkSession) -> None:
+    spec = Decode(json={"schema": "i INT, `a.b` INT, `it's` INT, o STRUCT<x: INT>, d DECIMAL(5,2), s STRING"})
+    values = {
+        b'{"i": 1.50}': ("type", "i", "1.5"),
+        b'{"a.b": "q"}': ("type", "a.b", "q"),
+        b'{"it\'s": "q"}': ("type", "it's", None),
+        b'{"o": {"x": "1"}}': ("type", "o", '{"x":"1"}'),
+        b'{"d": 1.005}': ("digits", "d", "1.005"),
+        b'{"i": "%s"}' % (b"x" * 500): ("type", "i", "x" * 200),
+        b'{"i": 1, "s": "abc': ("json", None, '18 characters, ending in {"i": 1, "s": "abc'),
+        b"\xff": ("utf8", None, None),
+    }
+    decoded = decode(frame(spark, [record(n, value=value) for n, value in enumerate(values)]), spec)
+    found = refused_records(decoded, "r", spec).collect()
+    assert {bytes(r.value): tuple(r._errors[0][n] for n in ("rule", "column", "detail")) for r in found} == values

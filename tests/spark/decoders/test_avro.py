@@ -144,9 +144,7 @@ def test_avro_schema_that_is_odd_breaks_a_rule_and_no_worker(registry: StandIn) 
     assert registry.asked == []
 
 
-def test_avro_record_of_a_union_is_read_by_its_own_schema_and_those_that_it_refers_to(
-    spark: SparkSession, registry: StandIn
-) -> None:
+def test_avro_record_of_a_union_is_read_by_its_schema_and_references(spark: SparkSession, registry: StandIn) -> None:
     inner = {"type": "record", "name": "In", "namespace": "shop", "fields": [{"name": "x", "type": "int"}]}
     paid = {"type": "record", "name": "Paid", "namespace": "shop", "fields": [{"name": "in", "type": "In"}]}
     made = record(l="long", **{"in": "shop.In"}) | {"name": "Made"}
@@ -183,9 +181,7 @@ def test_registry_check_does_not_follow_references(registry: StandIn) -> None:
     Registry.named("schema_registry_default").check()
 
 
-def test_registry_that_cannot_be_asked_names_the_cause_and_no_secret(
-    registry: StandIn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_registry_that_fails_names_the_cause_and_no_secret(registry: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Registry.named("schema_registry_default")
     asked.check()
     assert asked.schema(3) is None

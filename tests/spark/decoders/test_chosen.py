@@ -20,7 +20,6 @@ pytestmark = pytest.mark.spark
 JSON = {"json": {"schema": "id INT, s STRING, t TIMESTAMP"}}
 CSV = {"csv": {"schema": "t TIMESTAMP, s VARCHAR(3), id INT NOT NULL", "separator": ";", "quote": "'"}}
 
-
 Given = tuple[str, Sequence[tuple[str, bytes | None]] | None, bytes | None]
 
 
@@ -67,12 +66,6 @@ def test_by_header_default_takes_what_no_entry_names(spark: SparkSession) -> Non
         ("t", headers, b";y;2") for headers in (None, [("v", None)], [("v", b"\xff")], [("v", b"x")], [("v", b"j")])
     ]
     assert found(spark, spec, given) == [{"id": 2, "s": "y"}] * 4 + [("json", None)]
-
-
-def test_by_topic_takes_the_entry_that_says_most(spark: SparkSession) -> None:
-    spec = {"by_topic": {"formats": {"a.*": JSON, "a.b": CSV}}}
-    given = [("a.x", None, b'{"id": 1}'), ("a.b", None, b";;2"), ("there:a.b", None, b";;3"), ("ab", None, b"{}")]
-    assert found(spark, spec, given) == [{"id": 1}, {"id": 2}, {"id": 3}, ("format", "_topic")]
 
 
 def test_by_header_chooses_as_the_model_in_python(spark: SparkSession) -> None:

@@ -101,13 +101,6 @@ def test_protobuf_reads_the_message_at_the_path_of_the_record(registry: StandIn)
         assert refused(own, framed(1, value if path else b"", path)) == ("protobuf", None), path
 
 
-def test_protobuf_refuses_bytes_that_are_no_message(registry: StandIn) -> None:
-    registry.register_protobuf(1, file(message("M", ("a", "int32"), ("s", "string"))).SerializeToString())
-    own = reader("a INT, s STRING")
-    for value in (b"\x08", b"\x0a\x05ab", b"\x12\x01\xff", b"\0"):  # no value; cut off; no UTF-8; no tag
-        assert refused(own, framed(1, value)) == ("protobuf", None), value
-
-
 def test_protobuf_checks_text_of_proto2(registry: StandIn) -> None:
     made = file(message("M", ("s", "string"), ("m", "map string")))
     made.syntax = "proto2"

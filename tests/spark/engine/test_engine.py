@@ -98,9 +98,7 @@ def test_transform_that_overflows_the_stack_is_reported_and_can_be_skipped(spark
         ("spark.executor.memoryOverhead", "much", None),  # Spark has no list of these
     ],
 )
-def test_spark_settings_that_spark_would_refuse_are_found(
-    spark: SparkSession, key: str, value: str, named: str | None
-) -> None:
+def test_spark_settings_that_are_wrong_are_found(spark: SparkSession, key: str, value: str, named: str | None) -> None:
     before = spark.conf.get("spark.sql.shuffle.partitions")
     found = list(wrong_settings(spark, {key: value}))
     assert len(found) == (named is not None), found

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,13 @@ def expect(kind: str, severity: str = "critical", scope: str = "slice", **kwargs
     return {"type": f"expect_{kind}", "kwargs": kwargs, "severity": severity, "meta": {"scope": scope}}
 
 
+def judge_of(folder: Path, *expectations: Mapping[str, Any], run: str = "new", quality: str = "") -> Judge:
+    """Return the judge of a pipeline with this suite, and with more keys of ``quality``."""
+    (folder / "suite.json").write_text(json.dumps({"name": "s", "expectations": list(expectations)}))
+    (folder / "judged.yaml").write_text(PIPELINE.replace("suite.json", f"suite.json{quality}"))
+    return Judge(load(folder / "judged.yaml"), Home(str(folder)), run)
+
+
 class Court:
     """A table with rows of run ``old`` and of run ``new``, and a suite to judge them by."""
 
@@ -45,10 +53,8 @@ class Court:
     def judge(self, *expectations: dict[str, Any], runs: tuple[str, ...] = ("new",)) -> Judgement:
         return self.judge_of(*expectations, run=runs[-1]).judge(self.spark, self.sink, runs)
 
-    def judge_of(self, *expectations: dict[str, Any], run: str = "new", quality: str = "") -> Judge:
-        (self.folder / "suite.json").write_text(json.dumps({"name": "s", "expectations": list(expectations)}))
-        (self.folder / "judged.yaml").write_text(PIPELINE.replace("suite.json", f"suite.json{quality}"))
-        return Judge(load(self.folder / "judged.yaml"), Home(str(self.folder)), run)
+    def judge_of(self, *expectations: dict[str, Any], **more: str) -> Judge:
+        return judge_of(self.folder, *expectations, **more)
 
 
 @pytest.fixture(scope="module")

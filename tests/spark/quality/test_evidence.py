@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.spark.quality.conftest import PIPELINE, expect
+from tests.spark.quality.conftest import expect, judge_of
 
-from sluice.home import Home
-from sluice.pipeline import load
 from sluice.ranges import Counts
-from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
 
 pytestmark = pytest.mark.spark
@@ -29,10 +26,8 @@ ROWS = (
 def judged(spark: SparkSession, folder: Path, *expectations: Mapping[str, Any], rows: int = 20, more: str = "",
            without: str = "") -> Judgement:  # fmt: skip
     folder.mkdir(exist_ok=True)
-    (folder / "suite.json").write_text(json.dumps({"name": "s", "expectations": list(expectations)}))
-    (folder / "judged.yaml").write_text(PIPELINE.replace("suite.json", f"suite.json{more}"))
     frame = spark.sql(ROWS.format(rows=rows)).coalesce(1).drop(*without.split())
-    judge = Judge(load(folder / "judged.yaml"), Home(str(folder)), "r")
+    judge = judge_of(folder, *expectations, run="r", quality=more)
     return judge.inspect(lambda: frame, rows, Counts(written=rows))
 
 
@@ -63,9 +58,7 @@ def test_evidence_has_distinct_values_with_counts_and_offsets(spark: SparkSessio
     assert "3, 13" in page.read_text()
 
 
-def test_evidence_shows_masked_values_nowhere(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_evidence_shows_no_masked_values(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     suite = [NAMES, expect("column_values_to_be_unique", column="name"),
              expect("column_pair_values_to_be_equal", column_A="name", column_B="_topic"),
              expect("column_distinct_values_to_be_in_set", column="name", value_set=["fine"]),
@@ -83,9 +76,7 @@ def test_evidence_shows_masked_values_nowhere(
 
 
 @pytest.mark.long
-def test_evidence_of_errors_shows_no_masked_values(
-    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_evidence_of_errors_masks_values(spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Spark names the value that it cannot convert."""
     suite = [
         expect("column_pair_values_a_to_be_greater_than_b", column_A="_offset", column_B="name"),
@@ -122,9 +113,7 @@ def test_evidence_that_cannot_be_had_leaves_the_verdict(
 
 
 @pytest.mark.long
-def test_evidence_of_many_rows_is_a_sample_and_of_rows_without_offsets_values(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_evidence_of_many_rows_is_a_sample_and_without_offsets_values(spark: SparkSession, tmp_path: Path) -> None:
     judgement = judged(spark, tmp_path / "a", expect("column_values_to_be_between", column="n", max_value=-1), rows=300)
     (broken,) = [r for r in judgement.results if not r.success]
     assert (broken.unexpected_count, broken.seen, len(broken.values), len(broken.records)) == (300, 100, 10, 10)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures.expectations import SCHEMA, drawn, expect, rows
 
 from sluice_spark.quality.building import import_gx
-from sluice_spark.rules.expectations import Judged, judged_by
+from sluice_spark.rules.expectations import judged_by
 
 pytestmark = pytest.mark.spark
 
@@ -34,45 +35,31 @@ def gx_batch(frame: DataFrame) -> Any:
     return asset.add_batch_definition_whole_dataframe("all").get_batch({"dataframe": frame})
 
 
-def found_by_gx(batch: Any, *items: dict[str, Any]) -> list[tuple[int, set[int]] | None]:
-    """Return how many rows Great Expectations counts as unexpected, and which; None where it raises."""
+def found_by_gx(batch: Any, items: Sequence[Mapping[str, Any]]) -> list[tuple[int | None, set[int]]]:
+    """Return how many rows Great Expectations counts as unexpected (None where it raises), and which."""
     from great_expectations import ExpectationSuite
 
-    suite = ExpectationSuite(name="s", expectations=[dict(item) for item in items])
+    suite = ExpectationSuite(name="s", expectations=[{**item, "meta": {"n": n}} for n, item in enumerate(items)])
     assert len(suite.expectations) == len(items)
     form = {
         "result_format": "COMPLETE",
         "unexpected_index_column_names": ["id"],
         "return_unexpected_index_query": False,
     }
-    found = batch.validate(suite, result_format=form)
-    by_meta = {result.expectation_config.meta["n"]: result for result in found.results}
-    found_all: list[tuple[int, set[int]] | None] = []
-    for n in range(len(items)):
-        result = by_meta[n].result
-        if "unexpected_count" not in result:
-            found_all.append(None)
-            continue
-        found_all.append((result["unexpected_count"], {row["id"] for row in result.get("unexpected_index_list") or []}))
-    return found_all
+    results = batch.validate(suite, result_format=form).results
+    found = sorted(((of.expectation_config.meta["n"], of.result) for of in results), key=itemgetter(0))
+    return [(r.get("unexpected_count"), {row["id"] for row in r.get("unexpected_index_list") or []}) for _, r in found]
 
 
-def numbered(*items: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{**item, "meta": {"n": n}} for n, item in enumerate(items)]
-
-
-def compare(spark: SparkSession, frame: DataFrame, batch: Any, items: Sequence[dict[str, Any]]) -> list[Judged]:
-    """Compare both judges on expectations that are row rules; return who judges what."""
-    judged = judged_by(spark, items, frame.schema)
-    mine = [each for each in judged if each.rule is not None]
-    if mine:
-        broken = frame.select("id", *(each.rule.broken.alias(f"r{n}") for n, each in enumerate(mine)))
-        found = broken.collect()
-        theirs_all = found_by_gx(batch, *numbered(*(dict(each.item) for each in mine)))
-        for n, (each, theirs) in enumerate(zip(mine, theirs_all, strict=True)):
-            ids = {row["id"] for row in found if row[f"r{n}"]}
-            assert theirs == (len(ids), ids), each.item
-    return judged
+def compare(spark: SparkSession, frame: DataFrame, batch: Any, items: Sequence[dict[str, Any]]) -> None:
+    """Compare both judges on expectations that are row rules."""
+    mine = [each for each in judged_by(spark, items, frame.schema) if each.rule is not None]
+    if not mine:
+        return
+    found = frame.select("id", *(each.rule.broken.alias(f"r{n}") for n, each in enumerate(mine))).collect()
+    for n, (each, theirs) in enumerate(zip(mine, found_by_gx(batch, [each.item for each in mine]), strict=True)):
+        ids = {row["id"] for row in found if row[f"r{n}"]}
+        assert theirs == (len(ids), ids), each.item
 
 
 SETTINGS: dict[str, Any] = {
@@ -128,9 +115,7 @@ def test_row_rules_call_the_same_rows_unexpected_as_great_expectations(
         (expect("values_to_not_be_null", column="i", new_argument=1), "new_argument is not known"),
     ],
 )
-def test_row_rules_leave_the_rest_to_great_expectations(
-    spark: SparkSession, frame: DataFrame, item: dict[str, Any], why: str
-) -> None:
+def test_row_rules_leave_the_rest_to_gx(spark: SparkSession, frame: DataFrame, item: dict[str, Any], why: str) -> None:
     sound = expect("values_to_not_be_null", column="i", mostly=None, row_condition="l > 0 -- so")
     first, second = judged_by(spark, [item, sound], frame.schema)
     assert first.rule is None

@@ -34,7 +34,7 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
         rows="filter",
         rules=[{"name": "small", "sql": {"passes": "id < 9", "column": "id"}}],
     )
-    values = [{"id": 1}, {"id": 2, "name": "b"}, {"id": 9}, {"id": "x"}]
+    values = [{"id": 1, "door": 1}, {"id": 2, "name": "b", "door": 2, "x": 1}, {"id": 9}, {"id": "x"}]
     sandbox.produce([(0, b"old", b"{}"), *((0, b"k", json.dumps(value).encode()) for value in values)])
     before = sorted(sandbox.home.rglob("*"))
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
@@ -47,6 +47,7 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
     assert (row["id"], row["name"], row["twice"], row["_offset"]) == (2, "b", 4, 2)
     assert sorted(sandbox.home.rglob("*")) == before
     assert found["table"] == {"differences": [], "ways_out": []}
+    assert "in 2 of 4 records that were looked at: «door (2), x (1)»" in found["unknown_fields"]
 
     small = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "twice", "max_value": 3}}
     (sandbox.home / "suite.json").write_text(json.dumps({"expectations": [small, {**small, "severity": "info"}]}))
@@ -67,6 +68,8 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
 
     sandbox.configure()
     sandbox.run("live")
+    (note,) = sandbox.ledger.known_run(sandbox.name, "live").notes
+    assert "in 2 of 5 records that were looked at: «door (2), x (1)»" in note
     sandbox.configure(decode={"json": {"schema": "id STRING, name STRING, tax DOUBLE"}})
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
         spec = load(sandbox.file)
@@ -80,19 +83,3 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
         tried = still_refused(spark, spec, Home.from_env(), of_run="another", ranges=None)
         assert tried["records"] == 0
     assert len(sandbox.quarantine()) == 1, "it is still there"
-
-
-def test_fields_that_the_schema_does_not_have_are_told_before_and_by_a_run(
-    sandbox: Sandbox, spark: SparkSession
-) -> None:
-    sandbox.configure(transform={"sql": "SELECT * FROM source"})
-    sandbox.produce(
-        [(n % 2, b"k", json.dumps({"id": n, "door": n, **({"x": 1} if n else {})}).encode()) for n in range(5)]
-    )
-    wanted = "in 5 of 5 records that were looked at: «door (5), x (4)». Declare them"
-    with mock.patch.dict(os.environ, sandbox.env(), clear=True):
-        assert wanted in preview(spark, load(str(sandbox.file)), Home(str(sandbox.home)), 100)["unknown_fields"]
-    sandbox.run("r")
-    (row,) = sandbox.ledger.runs(sandbox.name)
-    assert [wanted in note for note in row.notes] == [True]
-    sandbox.assert_balanced()

@@ -48,9 +48,7 @@ def verdicts(box: Box, *runs: str) -> list[Any]:
 
 @pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=LONG)])
 @pytest.mark.parametrize("name", COLUMNS)
-def test_sink_gets_by_a_run_the_rows_of_a_delta_table_and_is_judged(
-    request: pytest.FixtureRequest, name: str, engine: str
-) -> None:
+def test_sink_gets_the_rows_of_delta_and_is_judged(request: pytest.FixtureRequest, name: str, engine: str) -> None:
     columns = COLUMNS[name] + (f", {ARROW_LACKS}" if engine == "spark" and name == "postgres" else "")
     keys: dict[str, Any] = {
         "engine": engine, "decode": {"json": {"schema": columns}}, "quality": {"suite": "suite.json"},
@@ -100,15 +98,34 @@ def test_sink_that_is_not_read_back_is_judged_by_its_staged_rows(request: pytest
     assert "meta.scope" in box.run("whole", validate=True, expect=10).message
 
 
-@pytest.mark.parametrize("name", ["iceberg", "postgres"])
-def test_sink_needs_no_offsets_in_a_run_of_an_aggregate(request: pytest.FixtureRequest, name: str) -> None:
-    box: Any = made(BOXES[name], request)
+def test_iceberg_needs_no_offsets_in_a_run_of_an_aggregate(request: pytest.FixtureRequest) -> None:
+    box: Any = made(BOXES["iceberg"], request)
     sql = "SELECT count(*) AS n, sum(id) AS total FROM source"
     box.configure(rows="aggregate", transform={"sql": sql}, kafka={"max_records_per_batch": 100})
     box.feed(5)
     box.run("r")
-    found = box.orders_of("n, total") if name == "postgres" else box.orders.scan().to_arrow().to_pylist()
-    assert [(row["n"], row["total"]) for row in found] == [(5, 10)]
+    assert [(row["n"], row["total"]) for row in box.orders.scan().to_arrow().to_pylist()] == [(5, 10)]
+
+
+@LONG
+def test_postgres_suite_and_rules_judge_rows_and_no_tombstones(request: pytest.FixtureRequest) -> None:
+    box: Any = made(BOXES["postgres"], request)
+    named = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}}
+    (box.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [named]}))
+    box.configure(
+        sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["id"]}},
+        decode={"json": {"schema": "name STRING, n INT", "key": "id", "tombstone": "delete"}},
+        rules=[{"name": "numbered", "not_null": {"columns": ["n"]}}],
+        quality={"suite": "suite.json", "split": "critical", "when": "before_commit", "max_quarantined": "100%"},
+    )
+    full = b'{"name": "x", "n": 1}'
+    one = [(b"a", full), (b"a", None), (b"b", full), (b"c", b'{"n": 1}')]
+    for run, sent in (("one", one), ("two", [(b"b", None)])):
+        box.produce([(0, key, value) for key, value in sent])
+        box.run(run)
+    assert box.orders_of("id") == []
+    assert [box.account(run)["quarantined"] for run in ("one", "two")] == [1, 0]
+    box.assert_balanced()
 
 
 @LONG
@@ -134,9 +151,7 @@ def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: p
 
 
 @LONG
-def test_postgres_run_notices_a_redrive_or_an_interval_that_was_restored_away(
-    request: pytest.FixtureRequest,
-) -> None:
+def test_postgres_run_notices_a_redrive_or_an_interval_that_was_restored_away(request: pytest.FixtureRequest) -> None:
     box: Any = made(BOXES["postgres"], request)
     box.configure(quality={"max_quarantined": "100%"}, rules=[{"name": "small", "sql": {"passes": "id < 100"}}])
     box.produce([(0, b"k", encoded({"id": n, "name": "x"}), FIRST + n * 1000) for n in (1, 2000, 3)])

@@ -17,7 +17,7 @@ from sluice.ranges import OffsetRange
 from sluice_spark.arrow import worker
 from sluice_spark.sources import kafka_input
 from sluice_spark.sources.inputs import UnreadableError
-from sluice_spark.sources.kafka_input import KafkaInput
+from sluice_spark.sources.kafka_input import KafkaChunk, KafkaInput
 
 MEGABYTE = 1 << 20
 LARGE = b"x" * MEGABYTE
@@ -49,11 +49,20 @@ class Broker:
         """Do nothing."""
 
 
+def read(monkeypatch: pytest.MonkeyPatch, consumer: type[Broker], *ranges: tuple[int, int]) -> list[list[KafkaChunk]]:
+    """Return the chunks of each range that one reader gets of a consumer."""
+    monkeypatch.setattr(kafka_input, "Consumer", consumer)
+    with KafkaInput({}, False).opened() as reader:
+        return [list(reader.read(OffsetRange("t", 0, *span))) for span in ranges]
+
+
+def offsets(chunks: Sequence[KafkaChunk]) -> list[int]:
+    return [n for chunk in chunks for n in chunk.offsets.tolist()]
+
+
 def test_kafka_reader_takes_few_large_records_in_a_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_input, "Consumer", Broker)
-    with KafkaInput({}, False).opened() as ranges:
-        chunks = list(ranges.read(OffsetRange("t", 0, 0, 500)))
-    assert [n for chunk in chunks for n in chunk.offsets.tolist()] == list(range(500))
+    (chunks,) = read(monkeypatch, Broker, (0, 500))
+    assert offsets(chunks) == list(range(500))
     assert max(len(chunk.messages) for chunk in chunks) * MEGABYTE <= kafka_input._BYTES
 
 
@@ -61,15 +70,10 @@ def test_kafka_record_whose_time_no_timestamp_holds_has_the_last_one(monkeypatch
     class Nanoseconds(Broker):
         def consume(self, most: int, _: float) -> list[Message]:
             self._at += 1
-            return [
-                Message(
-                    "t", 0, self._at - 1, value=b"{}", timestamp=(1, 1_700_000_000_000_000_000 if self._at > 1 else 7)
-                )
-            ]
+            time = 1_700_000_000_000_000_000 if self._at > 1 else 7
+            return [Message("t", 0, self._at - 1, value=b"{}", timestamp=(1, time))]
 
-    monkeypatch.setattr(kafka_input, "Consumer", Nanoseconds)
-    with KafkaInput({}, False).opened() as ranges:
-        (chunk,) = ranges.read(OffsetRange("t", 0, 0, 2))
+    ((chunk,),) = read(monkeypatch, Nanoseconds, (0, 2))
     assert chunk.records()["timestamp"].cast(pa.int64()).to_pylist() == [7000, (2**63 - 1) // 1000 * 1000]
 
 
@@ -91,17 +95,14 @@ def late(first: Message, then: int) -> type[Broker]:
 
 
 def test_kafka_reader_ignores_the_end_of_another_partition(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kafka_input, "Consumer", late(record(1000, partition=7, error=END), 0))
-    with KafkaInput({}, False).opened() as ranges:
-        found = [n for chunk in ranges.read(OffsetRange("t", 0, 0, 10)) for n in chunk.offsets.tolist()]
-    assert found == list(range(10))
+    (chunks,) = read(monkeypatch, late(record(1000, partition=7, error=END), 0), (0, 10))
+    assert offsets(chunks) == list(range(10))
 
 
 @pytest.mark.parametrize("offset", [0, 9, 1000])
 def test_kafka_reader_refuses_a_record_of_another_partition(monkeypatch: pytest.MonkeyPatch, offset: int) -> None:
-    monkeypatch.setattr(kafka_input, "Consumer", late(record(offset, partition=7), 1))
-    with KafkaInput({}, False).opened() as ranges, pytest.raises(UnreadableError, match="another partition"):
-        list(ranges.read(OffsetRange("t", 0, 0, 10)))
+    with pytest.raises(UnreadableError, match="another partition"):
+        read(monkeypatch, late(record(offset, partition=7), 1), (0, 10))
 
 
 @pytest.mark.parametrize(
@@ -124,20 +125,14 @@ def test_kafka_reader_keeps_what_came_beyond_a_range_for_the_next(
             del left[:most]
             return found
 
-    monkeypatch.setattr(kafka_input, "Consumer", Given)
-    with KafkaInput({}, False).opened() as ranges:
-        found = [
-            [n for chunk in ranges.read(OffsetRange("t", 0, start, end)) for n in chunk.offsets.tolist()]
-            for start, end in ((0, 4), (4, 7), (7, 10))
-        ]
-    assert found == expected
+    assert list(map(offsets, read(monkeypatch, Given, (0, 4), (4, 7), (7, 10)))) == expected
 
 
 def offsets_of(reader: Any, name: str, partition: int, start: int, end: int) -> list[int]:
     """Return the offsets that come of a range."""
     chunks = list(reader.read(OffsetRange(name, partition, start, end)))
     assert {m.partition() for chunk in chunks for m in chunk.messages} <= {partition}
-    return [n for chunk in chunks for n in chunk.offsets.tolist()]
+    return offsets(chunks)
 
 
 @pytest.mark.kafka

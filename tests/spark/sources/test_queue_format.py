@@ -64,9 +64,7 @@ def connections(server: Redis) -> int:
 
 
 @pytest.mark.parametrize("kind", [Redis, Nats])
-def test_queue_format_reads_each_message_once_and_reports_removed_ones(
-    kind: type[Redis | Nats], tmp_path: Path
-) -> None:
+def test_queue_format_reads_each_message_once_and_names_removed_ones(kind: type[Redis | Nats], tmp_path: Path) -> None:
     server = started(kind, tmp_path / "server")
     own = {"field": "value"} if kind is Redis else {}
     options = {"connection": "queue", "kind": server.kind, "streams": "orders, refunds", "name": "q", **own}

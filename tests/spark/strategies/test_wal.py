@@ -1,16 +1,18 @@
-"""Landing seals segments of the right size once, and none that Kafka dropped."""
+"""Landing seals segments of the right size once, and none that Kafka dropped; sealed batches wait for the sink."""
 
 from __future__ import annotations
 
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from tests.fixtures.wal import Kafka, Made, frame, land, plain, record, rows_of, span, tables
+from tests.fixtures.wal import EPOCH, Kafka, Made, frame, land, plain, record, rows_of, span, tables
 
-from sluice.errors import LeaseHeldError, OffsetsGoneError
-from sluice_spark.runs.sealed import sealed_batches
+from sluice.errors import LeaseHeldError, OffsetsGoneError, SinkError
+from sluice.ranges import Positions
+from sluice_spark.runs.sealed import sealed_batches, sealed_behind
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.wal import Landing, landing_size
 
@@ -74,8 +76,40 @@ def test_landing_of_two_drivers_seals_one_batch(spark: SparkSession, made: Made)
     ],
 )
 def test_landing_is_as_large_as_can_be_sealed_in_time(
-    made: Made, landings: list[tuple[int, float]], roll: float, size: int
+    landings: list[tuple[int, float]], roll: float, size: int
 ) -> None:
     notes = [{"segments": [{"records": n // 3}, {"records": n - n // 3}], "seconds": s} for n, s in landings]
     assert landing_size(notes, roll, 500_000) == size
     assert landing_size(notes, roll, 700) == 700, "never more than the pipeline file allows"
+
+
+def without_history(made: Made) -> None:
+    """Let Delta forget batches 0 to 2 and the log's own first commit, as it does after its retention."""
+    DeltaTable(str(made.root)).create_checkpoint()
+    for entry in sorted((made.root / "_delta_log").glob("*.json"))[:4]:
+        entry.unlink()
+
+
+def test_sealed_batches_are_those_that_the_sink_does_not_hold(made: Made) -> None:
+    made.seal_lines(4)
+    assert [s.batch for s in sealed_batches(tables(made, 3))] == []
+    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
+    made.log.clean(EPOCH + timedelta(days=1), applied={1: 1})
+    assert [s.batch for s in sealed_batches(tables(made, 1))] == [2, 3]
+    without_history(made)
+    with pytest.raises(SinkError, match="batches 2 to 3"):
+        sealed_batches(tables(made, 1))
+
+
+def test_sealed_batches_are_found_by_offsets_where_the_sink_numbers_its_own(made: Made) -> None:
+    made.seal_lines(4)
+    positions: list[tuple[Positions | None, list[int]]] = [
+        (None, [0, 1, 2, 3]), ({"t": {0: 0, 1: 0}}, [0, 1, 2, 3]), ({"t": {0: 20, 1: 20}}, [2, 3]),
+        ({"t": {0: 20, 1: 10}}, [1, 2, 3]), ({"t": {0: 40, 1: 40}}, []),
+    ]  # fmt: skip
+    for position, behind in positions:
+        assert [s.batch for s in sealed_behind(tables(made, 0), position)] == behind, position
+    without_history(made)
+    assert [s.batch for s in sealed_behind(tables(made, 0), {"t": {0: 30, 1: 30}})] == [3]
+    with pytest.raises(SinkError, match="3"):
+        sealed_behind(tables(made, 0), {"t": {0: 10, 1: 10}})

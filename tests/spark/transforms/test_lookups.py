@@ -11,6 +11,8 @@ import pytest
 import yaml
 from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
+from tests.fixtures.pipelines import KAFKA
+from tests.fixtures.specs import write
 
 from sluice.errors import ConfigError
 from sluice.home import Home
@@ -32,14 +34,9 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     monkeypatch.syspath_prepend(str(tmp_path))
 
     def pipeline(transform: dict[str, str] | None = None, **delta: Any) -> Pipeline:
-        spec = {
-            "pipeline": "p", "source": {"kafka": {"topics": ["t"]}}, "decode": {"text": {}},
-            "sink": {"delta": {"path": "p"}}, "transform": transform or {"sql": SQL},
-            "tables": {"carriers": {"delta": {"path": "carriers", **delta}}},
-        }  # fmt: skip
-        file = tmp_path / "p.yaml"
-        file.write_text(yaml.safe_dump(spec))
-        return load(file)
+        tables = {"carriers": {"delta": {"path": "carriers", **delta}}}
+        keys = {"decode": {"text": {}}, "transform": transform or {"sql": SQL}, "tables": tables}
+        return load(write(tmp_path, yaml.safe_dump(KAFKA | keys)))
 
     return pipeline
 
@@ -72,9 +69,7 @@ def test_lookup_is_joined_at_one_version(make: Make, tmp_path: Path, batch: Data
     assert names(spec, tmp_path, batch) == [None, None]
 
 
-def test_lookup_is_found_by_a_function_in_the_session_of_its_batch(
-    make: Make, tmp_path: Path, batch: DataFrame
-) -> None:
+def test_lookup_is_found_by_a_function_in_its_batchs_session(make: Make, tmp_path: Path, batch: DataFrame) -> None:
     table(tmp_path, "a", "b")
     (tmp_path / "joins_carriers.py").write_text(
         "def named(source):\n    return source.join(source.sparkSession.table('carriers'), 'id', 'left')\n"

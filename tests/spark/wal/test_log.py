@@ -33,9 +33,6 @@ def offsets_of(batches: Iterator[Any]) -> list[tuple[int, int]]:
     return [(row["partition"], row["offset"]) for row in rows_of(batches)]
 
 
-# --- found ---------------------------------------------------------------------------------------------------------
-
-
 def test_log_finds_segments_by_ranges_and_opens_nothing_else(made: Made) -> None:
     segments = made.seal_lines(5)
     wanted = [s for s in segments if (s.batch, s.range.partition) in ((1, 0), (2, 0), (4, 1))]
@@ -86,9 +83,6 @@ def test_log_that_is_not_there_is_empty_and_a_closed_one_refuses(made: Made) -> 
             ask()
 
 
-# --- read ----------------------------------------------------------------------------------------------------------
-
-
 def test_log_reads_from_a_position_completely_and_in_order(made: Made) -> None:
     made.seal(0, [[record(o) for o in range(3)], [record(o) for o in range(3, 6)], [record(0, 1)]])
     made.seal(1, [[record(8), record(9)]], [span(6, 12)])
@@ -110,18 +104,12 @@ def test_log_reads_only_the_row_groups_that_it_needs(made: Made) -> None:
     assert [d.segment for d in made.log.check([segment], pages=True)] == [segment]
 
 
-# --- rolled by time ------------------------------------------------------------------------------------------------
-
-
 def test_log_has_the_pace_of_its_epoch_whatever_was_cleaned(made: Made) -> None:
     replace(made, epoch=7).seal(0, [[record(0)]])
     made.seal_lines(2)
     made.log.clean(EPOCH + timedelta(seconds=11), applied={1: 1})
     assert [(n["version"], n["seconds"]) for n in made.table.last_notes(20)] == [(1, 1.0), (0, 1.0)]
     assert made.table.last_notes(2) == made.table.last_notes(20)[:1]
-
-
-# --- checked -------------------------------------------------------------------------------------------------------
 
 
 def spoil_pages(file: Path, keep_groups: Sequence[int] = ()) -> None:
@@ -204,34 +192,25 @@ def test_log_finds_each_changed_byte_that_makes_a_difference(spark: SparkSession
     assert silent == []
 
 
-# --- changed by other programs ---------------------------------------------------------------------------------------
+def table_of(made: Made) -> DeltaTable:
+    return DeltaTable(str(made.root))
 
 
-def _compact(table: DeltaTable) -> None:
-    table.optimize.compact()
+def vacuum(made: Made, *, full: bool = False) -> None:
+    table_of(made).vacuum(0, enforce_retention_duration=False, dry_run=False, full=full)
 
 
-def _z_order(table: DeltaTable) -> None:
-    table.optimize.z_order(["offset"])
+def compact(made: Made) -> None:
+    table_of(made).optimize.compact()
 
 
-def _vacuum(table: DeltaTable, *, full: bool = False) -> None:
-    table.vacuum(0, enforce_retention_duration=False, dry_run=False, full=full)
-
-
-def _in_root(made: Made) -> set[str]:
-    return {file.name for file in made.root.glob("*.parquet")}
-
-
-@pytest.mark.parametrize("rewrite", [_compact, _z_order], ids=["OPTIMIZE", "Z-ORDER"])
-def test_log_that_was_optimized_is_read_by_its_segments_and_restored_by_a_cleaning(
-    made: Made, rewrite: Callable[[DeltaTable], Any]
-) -> None:
+@pytest.mark.parametrize("z_order", [False, True], ids=["OPTIMIZE", "Z-ORDER"])
+def test_log_that_was_optimized_is_read_by_segments_and_restored_by_a_cleaning(made: Made, z_order: bool) -> None:
     segments = made.seal_lines(4)
     made.log.clean(EPOCH + timedelta(seconds=10), applied={1: 3})
     segments = segments[2:]
-    rewrite(DeltaTable(str(made.root)))
-    assert _in_root(made), "the test is about files that are no segments"
+    table_of(made).optimize.z_order(["offset"]) if z_order else compact(made)
+    assert list(made.root.glob("*.parquet")), "the test is about files that are no segments"
     segments += made.seal(4, [[record(o) for o in range(40, 45)], [record(o, 1) for o in range(40, 45)]])
     in_order = sorted(segments, key=lambda s: s.range)
 
@@ -246,35 +225,38 @@ def test_log_that_was_optimized_is_read_by_its_segments_and_restored_by_a_cleani
 
     assert made.log.clean(EPOCH, applied={1: 4}, dry_run=True).segments == ()
     assert len(made.log.clean(EPOCH + timedelta(seconds=20), applied={1: 4}).segments) == 2
-    table = DeltaTable(str(made.root))
-    assert (
-        {f.removeprefix(f"{made.root}/") for f in table.file_uris()}
-        == made.files()
-        == {s.path for s in segments if s.batch > 1}
-    )
-    assert table.to_pyarrow_table().num_rows == 50
-    _vacuum(table)
-    assert not _in_root(made)
+    there = {f.removeprefix(f"{made.root}/") for f in table_of(made).file_uris()}
+    assert there == made.files() == {s.path for s in segments if s.batch > 1}
+    assert table_of(made).to_pyarrow_table().num_rows == 50
+    vacuum(made)
+    assert not list(made.root.glob("*.parquet"))
     assert offsets_of(made.log.read_from({})) == [(p, o) for p in (0, 1) for o in range(20, 45)]
     assert len(made.log.clean(EPOCH + timedelta(days=1), applied={1: 4}).segments) == 6
     assert made.folders() == set()
 
 
-def refuses(made: Made, what: str) -> None:
-    for ask in (
-        made.log.segments,
-        lambda: made.log.spans("t", 0),
-        lambda: list(made.log.read_from({})),
+@pytest.mark.parametrize("change", ["OPTIMIZE", "DELETE", "UPDATE"])
+def test_log_without_some_of_its_segments_is_refused_with_a_way_out(made: Made, change: str) -> None:
+    made.seal_lines(3)
+    if change == "OPTIMIZE":
+        compact(made)
+    elif change == "DELETE":
+        table_of(made).delete("offset = 5")
+    else:
+        table_of(made).update(updates={"value": "NULL"}, predicate="offset = 5")
+    made.seal(3, [[record(30)]])
+    if change == "OPTIMIZE":
+        vacuum(made)
+    asked: list[Callable[[], Any]] = [
+        made.log.segments, lambda: made.log.spans("t", 0), lambda: list(made.log.read_from({})),
         lambda: made.log.clean(EPOCH + timedelta(days=1), applied={1: 9}),
-    ):
-        with pytest.raises(SinkError, match=what) as caught:
+    ]  # fmt: skip
+    for ask in asked:
+        with pytest.raises(SinkError, match=change) as caught:
             ask()
         assert "WHERE true" in caught.value.next_step
-
-
-def follows_the_advice(made: Made) -> None:
-    """Let go of what the log keeps; what comes later is kept again, what is not applied stays."""
-    DeltaTable(str(made.root)).delete()
+    assert [b.batch for b in sealed_batches(tables(made, -1))] == [0, 1, 2, 3], "applying goes by the seals"
+    table_of(made).delete()  # that is the way out: what comes later is kept again, what is not applied stays
     assert made.log.segments() == []
     made.log.clean(EPOCH + timedelta(days=1), applied={1: 2})
     assert "000003" in made.folders(), "it is not applied yet"
@@ -283,37 +265,14 @@ def follows_the_advice(made: Made) -> None:
     assert made.log.check(new, pages=True) == []
 
 
-def test_log_without_segments_after_optimize_and_vacuum_is_refused_with_a_way_out(made: Made) -> None:
-    made.seal_lines(3)
-    _compact(DeltaTable(str(made.root)))
-    made.seal(3, [[record(30)]])
-    _vacuum(DeltaTable(str(made.root)))
-    refuses(made, "OPTIMIZE")
-    assert [b.batch for b in sealed_batches(tables(made, -1))] == [0, 1, 2, 3], "applying goes by the seals"
-    follows_the_advice(made)
-
-
-@pytest.mark.parametrize("change", ["delete", "update"])
-def test_log_whose_rows_were_changed_is_refused_with_a_way_out(made: Made, change: str) -> None:
-    made.seal_lines(3)
-    table = DeltaTable(str(made.root))
-    if change == "delete":
-        table.delete("offset = 5")
-    else:
-        table.update(updates={"value": "NULL"}, predicate="offset = 5")
-    made.seal(3, [[record(30)]])
-    refuses(made, change.upper())
-    follows_the_advice(made)
-
-
 def test_log_treats_deleted_and_restored_segments_as_cleaned(made: Made) -> None:
     first = made.seal(0, [[record(o) for o in range(10)]])
-    version = DeltaTable(str(made.root)).version()
+    version = table_of(made).version()
     second = made.seal(1, [[record(o) for o in range(10, 20)]])
     third = made.seal(2, [[record(o) for o in range(20, 30)]])
-    DeltaTable(str(made.root)).delete("offset >= 10 AND offset < 20")
+    table_of(made).delete("offset >= 10 AND offset < 20")
     assert made.log.segments() == [*first, *third]
-    DeltaTable(str(made.root)).restore(version)
+    table_of(made).restore(version)
     assert made.log.segments() == list(first)
     assert made.log.version(1) == 2, "what was sealed is not sealed again"
     assert [b.segments for b in sealed_batches(tables(made, -1))] == [first, second, third], "and is applied"
@@ -326,31 +285,23 @@ def test_log_treats_deleted_and_restored_segments_as_cleaned(made: Made) -> None
 
 def test_log_segments_that_were_deleted_do_not_return_with_an_optimize(made: Made) -> None:
     segments = sorted(made.seal_lines(4), key=lambda s: s.range)
-    first = segments[0].range
-    DeltaTable(str(made.root)).delete(f"partition = {first.partition} AND offset < {first.end}")
-    _compact(DeltaTable(str(made.root)))
+    table_of(made).delete(f"partition = {segments[0].range.partition} AND offset < {segments[0].range.end}")
+    compact(made)
     assert made.log.segments() == segments[1:]
 
 
-def test_log_is_as_before_when_an_optimize_is_restored(made: Made) -> None:
-    segments = made.seal_lines(3)
-    version = DeltaTable(str(made.root)).version()
-    _compact(DeltaTable(str(made.root)))
-    DeltaTable(str(made.root)).restore(version)
-    assert made.log.segments() == sorted(segments, key=lambda s: s.range)
-    assert made.log.version(1) == 2
-
-
-@pytest.mark.parametrize("full", [False, True])
-def test_log_keeps_all_segments_in_a_vacuum(made: Made, full: bool) -> None:
+@pytest.mark.parametrize("change", ["restored", "vacuum", "full vacuum"])
+def test_log_keeps_all_segments_in_a_vacuum_and_after_an_optimize_that_is_restored(made: Made, change: str) -> None:
     segments = sorted(made.seal_lines(3), key=lambda s: s.range)
-    _vacuum(DeltaTable(str(made.root)), full=full)
-    assert made.log.segments() == segments
+    if change == "restored":
+        version = table_of(made).version()
+        compact(made)
+        table_of(made).restore(version)
+    else:
+        vacuum(made, full=change == "full vacuum")
+    assert (made.log.segments(), made.log.version(1)) == (segments, 2)
     assert made.log.check(segments, pages=True) == []
     assert len(made.log.clean(EPOCH + timedelta(seconds=10), applied={1: 2}).segments) == 2
-
-
-# --- cleaned -------------------------------------------------------------------------------------------------------
 
 
 def test_log_cleaning_takes_old_applied_segments_and_leaves_no_orphans(made: Made) -> None:
@@ -364,18 +315,18 @@ def test_log_cleaning_takes_old_applied_segments_and_leaves_no_orphans(made: Mad
         return len(done.segments), made.folders()
 
     everything = {f"{n:06d}" for n in (0, 1, 2, 3, 9)}
-    version = DeltaTable(str(made.root)).version()
+    version = table_of(made).version()
     assert clean(9) == (0, everything), "the newest record of batch 0 is not older than that"
     assert clean(9.001, dry_run=True) == (2, everything)
-    assert DeltaTable(str(made.root)).version() == version
+    assert table_of(made).version() == version
     assert clean(9.001) == (2, everything - {"000000"})
     assert clean(9.001) == (0, everything - {"000000"})
-    assert DeltaTable(str(made.root)).version() == version + 1, "nothing to clean is no commit"
+    assert table_of(made).version() == version + 1, "nothing to clean is no commit"
     assert clean(1000, applied={1: 1}) == (2, {"000002", "000003", "000009"})
     assert clean(1000, applied={2: 99}) == (0, {"000002", "000003", "000009"})
     assert clean(1000) == (2, {"000003", "000009"}), "what was not applied stays, however old"
     assert offsets_of(made.log.read_from({})) == [(p, o) for p in (0, 1) for o in range(30, 40)]
-    assert DeltaTable(str(made.root)).to_pyarrow_table().num_rows == 20
+    assert table_of(made).to_pyarrow_table().num_rows == 20
 
 
 def test_log_cleaning_keeps_segments_of_an_open_lost_range(made: Made) -> None:

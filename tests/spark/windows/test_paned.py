@@ -225,7 +225,5 @@ def test_panes_have_the_keys_of_spark_however_rows_are_cut(cut: SparkSession, by
         ),
     ],
 )
-def test_panes_are_not_used_where_spark_alone_gives_the_rows(
-    spark: SparkSession, keys: dict[str, Any], why: str
-) -> None:
+def test_panes_are_not_used_where_only_spark_has_the_rows(spark: SparkSession, keys: dict[str, Any], why: str) -> None:
     assert why in told(spark, window(**keys), SCHEMA)

@@ -7,27 +7,19 @@ from pathlib import Path
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
-from pyspark.sql.types import DataType, StructType
-from tests.spark.sinks.delta.conftest import NOTE, rows
+from pyspark.sql.types import StructType
+from tests.spark.sinks.delta.conftest import NOTE, by_spark, rows
 
-from sluice.errors import ConfigError
 from sluice_spark.sinks.delta.evolution import Difference, difference, merged, told, ways_out
 from sluice_spark.sinks.delta.table import DeltaSink
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]  # a JVM reads the types
 
-
-def schema(text: str) -> StructType:
-    found = DataType.fromDDL(text)
-    assert isinstance(found, StructType)
-    return found
+schema = StructType.fromDDL
 
 
 def found(there: str, ours: str) -> Difference:
     return difference(schema(there), schema(ours))
-
-
-# --- the comparison, pure ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -46,15 +38,15 @@ def found(there: str, ours: str) -> Difference:
 def test_delta_columns_that_only_the_pipeline_has_can_be_added(there: str, ours: str, added: list[str]) -> None:
     differences = found(there, ours)
     assert [column.sql for column in differences.added] == added
-    assert differences.fits("add")
+    assert (differences.fits("add"), ways_out(differences, "/t", "add")) == (True, []), "the commit does it"
 
 
 @pytest.mark.parametrize(
     ("there", "ours", "said", "way"),
     [
-        ("a INT, old STRING", "a INT, new STRING", "old: only in the table", "new AS old"),
-        ("a INT, old STRING", "a INT, s STRUCT<x: INT>, new STRING", "old: only in the table", "new AS old"),
-        ("a INT, old STRING", "a INT, s STRUCT<x: INT>", "old: only in the table", "new_name AS old"),
+        ("old STRING", "new STRING", "old: only in the table", "new AS old"),
+        ("old STRING", "s STRUCT<x: INT>, new STRING", "old: only in the table", "new AS old"),
+        ("old STRING", "s STRUCT<x: INT>", "old: only in the table", "new_name AS old"),
         ("a INT, old STRING", "a INT", "old: only in the table", "CAST(NULL AS string) AS old"),
         ("a INT", "a BIGINT", "a: int in the table, bigint in the pipeline", "CAST(a AS int)"),
         ("a BIGINT", "a INT", "a: bigint in the table, int in the pipeline", "CAST(a AS bigint)"),
@@ -62,14 +54,9 @@ def test_delta_columns_that_only_the_pipeline_has_can_be_added(there: str, ours:
             "s STRUCT<x: INT>",
             "s STRUCT<x: BIGINT>",
             "s.x: int in the table",
-            "build s anew in the transform, with CAST(s.x AS int)",
+            "build s anew in the transform, with CAST(",
         ),
-        (
-            "s STRUCT<l: ARRAY<STRING>>",
-            "s STRUCT<l: ARRAY<INT>>",
-            "s.l.element: string in",
-            "build s anew in the transform",
-        ),
+        ("s STRUCT<l: ARRAY<STRING>>", "s STRUCT<l: ARRAY<INT>>", "s.l.element: string in", "build s anew in the"),
         ("s STRUCT<x: INT, y: INT>", "s STRUCT<x: INT>", "s.y: only in the table", "rebuild its struct"),
         ("m MAP<STRUCT<x: INT>, INT>", "m MAP<STRUCT<x: INT, y: INT>, INT>", "m: map<", "under a new name"),
         ("a STRING", "a STRUCT<x: INT>", "a: string in the table", "CAST(a AS string)"),
@@ -86,25 +73,13 @@ def test_delta_names_a_change_that_might_be_a_rename_or_lose_values(there: str, 
     assert way in "; ".join(ways_out(differences, "/t", "add"))
 
 
-def test_delta_names_the_statement_that_would_help_unless_the_commit_does_it() -> None:
-    differences = found("a INT", "a INT, `b c` DOUBLE, d ARRAY<INT>")
-    (way,) = ways_out(differences, "/t", "refuse")
-    assert "sink.delta.evolve: add" in way
-    assert "ALTER TABLE delta.`/t` ADD COLUMNS (`b c` double, d array<int>)" in way
-    assert ways_out(differences, "/t", "add") == []
-
-
 def test_delta_keeps_the_metadata_of_columns() -> None:
-    there = schema(
-        "a INT NOT NULL COMMENT 'one', s STRUCT<x: INT NOT NULL>, l ARRAY<STRUCT<p: INT>>, m MAP<STRING, INT>"
-    )
-    ours = schema("z INT NOT NULL, l ARRAY<STRUCT<q: INT NOT NULL, p: INT>>, s STRUCT<y: INT, x: INT>, a INT, "
-                  "m MAP<STRING, INT>")  # fmt: skip
+    first, m = "a INT NOT NULL COMMENT 'one'", "m MAP<STRING, INT>"
+    there = schema(f"{first}, s STRUCT<x: INT NOT NULL>, l ARRAY<STRUCT<p: INT>>, {m}")
+    ours = schema(f"z INT NOT NULL, l ARRAY<STRUCT<q: INT NOT NULL, p: INT>>, s STRUCT<y: INT, x: INT>, a INT, {m}")
     both = merged(there, ours)
-    assert both == schema(
-        "a INT NOT NULL COMMENT 'one', s STRUCT<x: INT NOT NULL, y: INT>, l ARRAY<STRUCT<p: INT, q: INT>>, "
-        "m MAP<STRING, INT>, z INT"
-    )
+    wanted = f"{first}, s STRUCT<x: INT NOT NULL, y: INT>, l ARRAY<STRUCT<p: INT, q: INT>>, {m}, z INT"
+    assert both == schema(wanted)
     assert both["a"].metadata == {"comment": "one"}
     assert difference(both, ours) == Difference()
 
@@ -121,9 +96,7 @@ MAP = "map('k', named_struct({}))"
 
 @pytest.mark.long
 @pytest.mark.parametrize("partition_by", [[], ["day"]], ids=["whole", "partitioned"])
-def test_delta_old_and_new_rows_are_read_by_spark_and_delta_rs(
-    spark: SparkSession, tmp_path: Path, partition_by: list[str]
-) -> None:
+def test_delta_old_and_new_rows_are_read_by_both(spark: SparkSession, tmp_path: Path, partition_by: list[str]) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "app", partition_by, evolve="add")
     day = "DATE'2026-01-01' + CAST(id % 2 AS INT)"
     put(sink, rows(spark, 0, 2, day=day, s=OLD, m=MAP.format("'a', id")), 0)
@@ -132,20 +105,14 @@ def test_delta_old_and_new_rows_are_read_by_spark_and_delta_rs(
     put(sink, frame.where("false"), 2)
     assert [c["column"] for c in sink.evolved(1)] == ["tax", "s.y", "s.in.element.q", "m.value.b"]
     wanted = [
-        (n, None, n, None, (n, None), (n, None)) if n < 2 else (n, n, n, "n", (n, "m"), (n, "v")) for n in range(4)
-    ]
-    for reader in (spark.read.format("delta").load(sink.path), sink.rows(spark)):
-        found = sorted(reader.collect(), key=lambda r: r.id)
-        assert [
-            (r.id, None if r.tax is None else int(r.tax), r.s.x, r.s.y, tuple(r.s["in"][0]), tuple(r.m["k"]))
-            for r in found
-        ] == wanted  # fmt: skip
-    by_rs = sorted(DeltaTable(sink.path).to_pyarrow_table().to_pylist(), key=lambda r: r["id"])
-    assert [
-        (r["id"], None if r["tax"] is None else int(r["tax"]), r["s"]["x"], r["s"]["y"],
-         (r["s"]["in"][0]["p"], r["s"]["in"][0]["q"]), (dict(r["m"])["k"]["a"], dict(r["m"])["k"]["b"]))
-        for r in by_rs
-    ] == wanted  # fmt: skip
+        {"id": n, "tax": n if n > 1 else None, "s": {"x": n, "in": [{"p": n, "q": "m" if n > 1 else None}],
+         "y": "n" if n > 1 else None}, "m": [("k", {"a": n, "b": "v" if n > 1 else None})]}
+        for n in range(4)
+    ]  # fmt: skip
+    of_rs = DeltaTable(sink.path).to_pyarrow_table()
+    for table in (by_spark(spark, sink).toArrow(), sink.rows(spark).toArrow(), of_rs):
+        found = table.sort_by("id").select(["id", "tax", "s", "m"]).to_pylist()
+        assert found == wanted
     judged, number = sink.rows_of(spark, ["r"])
     assert (judged.where("tax IS NULL").count(), number) == (2, 4)
 
@@ -162,6 +129,3 @@ def test_delta_keeps_a_column_that_must_not_be_null_and_a_comment(spark: SparkSe
     assert (schema["id"].metadata, schema["tax"].nullable) == ({"comment": "the key"}, True)
     assert '"name":"id","type":"long","nullable":false' in DeltaTable(path).schema().to_json()
     spark.sql(f"INSERT INTO delta.`{path}` VALUES (9, 't', 0, 9, now(), 'r', 18)")
-    with pytest.raises(ConfigError, match="name TAX in the transform") as refused:
-        put(sink, rows(spark, 0, 2, TAX="id * 2"), 1)
-    assert "TAX: the table has this name in other letters" in refused.value.what

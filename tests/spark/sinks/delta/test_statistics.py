@@ -9,41 +9,28 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
 from deltalake import DeltaTable, Schema
+from deltalake.exceptions import DeltaError
+from deltalake.table import TableAlterer
 from deltalake.transaction import AddAction
 from pyspark.errors import IllegalArgumentException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
+from tests.spark.sinks.delta.conftest import NOTE, by_spark, folders, ids, march, put, replaced, rows
 
-from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.delta.opened import OpenTables
 from sluice_spark.sinks.delta.statistics import hidden
 from sluice_spark.sinks.delta.table import _SETTINGS, DeltaSink
-from sluice_spark.sinks.parquet.slice import Slice
 
 pytestmark = pytest.mark.spark
 
-NOTE = {"pipeline": "p", "run": "r", "accounts": []}
 LIST = "delta.dataSkippingStatsColumns"
-START = 1_356_998_400
-
-
-def rows(spark: SparkSession, first: int, last: int, run: str, columns: int = 40, **extra: str) -> DataFrame:
-    users = "".join(f", id + {n} AS c{n:02d}" for n in range(columns - 1))
-    more = "".join(f", {sql} AS {name}" for name, sql in extra.items())
-    return spark.sql(
-        f"SELECT id{users}{more}, 't' AS _topic, 0 AS _partition, id AS _offset, "
-        f"timestamp_seconds({START} + id) AS _timestamp, '{run}' AS _run FROM range({first}, {last}, 1, 2)"
-    )
-
-
-def put(sink: DeltaSink, frame: DataFrame, version: int) -> None:
-    assert sink.commit(sink.stage(frame, f"p-e1-{version:06d}"), frame.schema, version, {**NOTE, "batch": version})
 
 
 def earlier(path: Path, frame: DataFrame, by: list[str] | None = None, **settings: str) -> DeltaSink:
@@ -68,22 +55,13 @@ def _adds(path: Path) -> list[dict[str, Any]]:
     return [line["add"] for line in lines if "add" in line]
 
 
-def ids(frame: DataFrame) -> Counter[int]:
-    return Counter(row.id for row in frame.select("id").collect())
-
-
-def march(first: int, last: int) -> Slice:
-    return Slice([OffsetRange("t", 0, first, last)], START * 1000, (START + 1_000_000) * 1000)
-
-
 @pytest.mark.parametrize(
     ("columns", "by", "before"),
     [
-        *(
-            pytest.param(columns, [], before, marks=[pytest.mark.long] if columns in (30, 40) else [])
-            for columns in (28, 30, 40, 60)
-            for before in (False, True)
-        ),
+        (28, [], False),
+        (28, [], True),
+        (60, [], False),
+        (60, [], True),
         (40, ["place"], False),
         (40, ["place"], True),
         (40, ["_partition"], False),
@@ -103,12 +81,8 @@ def test_delta_opens_only_files_that_may_hold_the_rows(
     frame, count = sink.rows_of(spark, ["run-2"])
     assert (ids(frame), count) == (Counter(range(20, 30)), 10)
     assert {key: list(found) for key, found in sink.held(march(20, 25)).items()} == {("t", 0): [20, 21, 22, 23, 24]}
-    interval = DeltaSink(sink.path, "interval", by)
     new = rows(spark, 20, 25, "again", columns, place="'x'")
-    name = "p-i1-000000"
-    assert interval.replace(
-        march(20, 25), interval.stage(new, name), new.schema, 0, NOTE, name=name
-    ) == {("t", 0): 5}  # fmt: skip
+    assert replaced(DeltaSink(sink.path, "interval", by), march(20, 25), new) == {("t", 0): 5}
     assert ids(sink.rows_of(spark, ["run-2", "again"])[0]) == Counter(range(20, 30))
 
 
@@ -131,13 +105,10 @@ def test_delta_adds_statistics_to_an_earlier_table_once(
     assert "more columns than readers see statistics of" in caplog.text
     assert (table.metadata().id, table.schema(), table.protocol()) == (metadata.id, there.schema(), protocol)
     assert metadata.configuration.items() <= table.metadata().configuration.items()
-    # what runs go by is as it was
-    assert sink.version() == 0
-    assert [note["version"] for note in sink.notes(-1)] == [0]
-    assert not sink.is_cut_off()
+    assert ([note["version"] for note in sink.notes(-1)], sink.is_cut_off()) == ([0], False), "what runs go by"
     assert not sink.commit(sink.stage(frame, "p-e1-000000"), frame.schema, 0, NOTE)
     put(sink, rows(spark, 10, 20, "run-1", columns), 1)
-    assert ids(spark.read.format("delta").load(sink.path)) == Counter(range(20))
+    assert ids(by_spark(spark, sink)) == Counter(range(20))
 
 
 @pytest.mark.long
@@ -168,27 +139,19 @@ def test_delta_table_with_columns_of_all_sorts_is_still_sparks_to_change(spark: 
 
 
 def test_delta_counts_files_whose_log_does_not_name_their_run(spark: SparkSession, tmp_path: Path) -> None:
-    frame = rows(spark, 0, 10, "run-0")
+    frame = rows(spark, 0, 10, "run-0", 40)
     sink = DeltaSink(str(tmp_path / "t"), "live")
     put(sink, frame, 0)
-    put(sink, rows(spark, 10, 20, "run-1"), 1)
-    mixed = rows(spark, 20, 30, "x").withColumn("_run", F.when(F.col("id") < 24, "run-1")).coalesce(1)
-    for number, stats in enumerate(
-        [
-            {"numRecords": 10},  # as writers without runs add it
-            {
-                "numRecords": 10,
-                **{key: {"_run": "run-1"} for key in ("minValues", "maxValues")},
-                "nullCount": {"_run": 6},
-            },
-            None,
-        ]
-    ):
+    put(sink, rows(spark, 10, 20, "run-1", 40), 1)
+    mixed = rows(spark, 20, 30, "x", 40).withColumn("_run", F.when(F.col("id") < 24, "run-1")).coalesce(1)
+    bounds = {key: {"_run": "run-1"} for key in ("minValues", "maxValues")}
+    for number, stats in enumerate(({}, {**bounds, "nullCount": {"_run": 6}}, None)):  # writers without runs have none
         mixed.write.parquet(f"{sink.path}/theirs-{number}")
         (file,) = Path(sink.path, f"theirs-{number}").glob("*.parquet")
         path = str(file.relative_to(sink.path))
         table = DeltaTable(sink.path)
-        action = AddAction(path, file.stat().st_size, {}, 1, True, json.dumps(stats) if stats else None)
+        text = None if stats is None else json.dumps({"numRecords": 10, **stats})
+        action = AddAction(path, file.stat().st_size, {}, 1, True, text)
         table.create_write_transaction([action], "append", table.schema(), [])
         found, count = sink.rows_of(spark, ["run-1"])
         assert (found.count(), count) == (10 + 4 * (number + 1), 10 + 4 * (number + 1))
@@ -202,37 +165,31 @@ def settle(sink: DeltaSink, staged: Staged, schema: StructType, together: thread
 
 @pytest.mark.long
 def test_delta_sets_statistics_while_others_commit(spark: SparkSession, tmp_path: Path) -> None:
-    frame, together = rows(spark, 0, 4, "run-0"), threading.Barrier(4)
+    frame, together = rows(spark, 0, 4, "run-0", 40), threading.Barrier(4)
     for round_ in range(4):
         path = tmp_path / f"t{round_}"
         earlier(path, frame)
         sinks = [DeltaSink(str(path), f"app-{n}") for n in range(4)]
         staged = [
-            sink.stage(rows(spark, n * 4, n * 4 + 4, f"run-{n}"), f"p{n}-e1-000000") for n, sink in enumerate(sinks)
+            sink.stage(rows(spark, n * 4, n * 4 + 4, f"run-{n}", 40), f"p{n}-e1-000000") for n, sink in enumerate(sinks)
         ]
         with ThreadPoolExecutor(4) as pool:
             assert all(pool.map(partial(settle, schema=frame.schema, together=together), sinks, staged))
         table = DeltaTable(str(path))
         assert hidden(table) == []
-        assert Counter(table.to_pyarrow_table().column("id").to_pylist()) == Counter(range(16))
+        assert ids(path) == Counter(range(16))
         assert [sink.version() for sink in sinks] == [0] * 4
 
 
 def test_delta_goes_on_with_a_table_whose_properties_cannot_be_set(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from deltalake.exceptions import DeltaError
-    from deltalake.table import TableAlterer
-
-    frame = rows(spark, 0, 10, "run-0")
+    frame = rows(spark, 0, 10, "run-0", 40)
     sink = earlier(tmp_path / "t", frame)
     put(sink, frame, 0)
-    put(sink, rows(spark, 10, 20, "run-1"), 1)
+    put(sink, rows(spark, 10, 20, "run-1", 40), 1)
 
-    def refuse(*_: Any) -> None:
-        raise DeltaError("no")
-
-    monkeypatch.setattr(TableAlterer, "set_table_properties", refuse)
+    monkeypatch.setattr(TableAlterer, "set_table_properties", mock.Mock(side_effect=DeltaError("no")))
     sink.check(frame.schema)
     assert "read every file" in caplog.text
     found, count = sink.rows_of(spark, ["run-1"])
@@ -240,10 +197,8 @@ def test_delta_goes_on_with_a_table_whose_properties_cannot_be_set(
     assert list(sink.held(march(5, 7))["t", 0]) == [5, 6]
 
 
-def test_delta_reads_the_log_of_a_table_once_for_a_run(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    frame = rows(spark, 0, 10, "run-0")
+def test_delta_reads_a_log_once_for_a_run(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = rows(spark, 0, 10, "run-0", 40)
     put(DeltaSink(str(tmp_path / "t"), "live"), frame, 0)
     opened: list[str] = []
     monkeypatch.setattr("sluice_spark.sinks.delta.handle._OPEN", OpenTables())
@@ -256,22 +211,18 @@ def test_delta_reads_the_log_of_a_table_once_for_a_run(
         assert not live.is_cut_off()
         assert (live.version(), redriven.version()) == (version - 1, -1)
         live.check(frame.schema)
-        put(live, rows(spark, version * 10, version * 10 + 10, f"run-{version}"), version)
+        put(live, rows(spark, version * 10, version * 10 + 10, f"run-{version}", 40), version)
         live.sweep(f"p-e1-{version:06d}")
         assert [note["version"] for note in live.notes(version - 1)] == [version]
         assert live.rows_of(spark, [f"run-{version}"])[1] == 10
-        interval = DeltaSink(live.path, f"interval-{version}")
-        name = f"p-i{version}-000000"
-        new = rows(spark, 2, 4, "again")
-        interval.replace(march(2, 4), interval.stage(new, name), new.schema, 0, NOTE, name=name)
+        replaced(DeltaSink(live.path, f"interval-{version}"), march(2, 4), rows(spark, 2, 4, "again", 40))
     assert len(opened) == 1
 
 
 def test_delta_sweep_takes_files_that_no_commit_names(spark: SparkSession, tmp_path: Path) -> None:
     sink = DeltaSink(str(tmp_path / "t"), "live", ["place"])
-    kept = sink.stage(rows(spark, 0, 4, "r", place="concat('batches/', id % 2, ' %')"), "p ü-e1-000001")
-    dead = sink.stage(rows(spark, 0, 4, "r", place="'x'"), "p ü-e1-000001")
-    assert sink.commit(kept, rows(spark, 0, 0, "r", place="'x'").schema, 1, NOTE)
+    kept = sink.stage(rows(spark, 0, 4, place="concat('batches/', id % 2, ' %')"), "p ü-e1-000001")
+    dead = sink.stage(rows(spark, 0, 4, place="'x'"), "p ü-e1-000001")
+    assert sink.commit(kept, rows(spark, 0, 0, place="'x'").schema, 1, NOTE)
     sink.sweep("p ü-e1-000001")
-    left = {p.name for p in (tmp_path / "t/batches").iterdir()}
-    assert left == {kept.folder.removeprefix("batches/")}, dead.folder
+    assert folders(tmp_path / "t") == {kept.folder.removeprefix("batches/")}, dead.folder

@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 
 import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 from tests.fixtures.runs import good
 from tests.fixtures.stream import StreamSandbox, origin
+
+from sluice.sinks.kafka import KafkaSink
+from sluice_spark.sinks.kafka.columns import misfits
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -74,3 +79,19 @@ def test_kafka_records_keep_the_order_of_their_source_partition(into_kafka: Stre
     came = [origin(record) for record in sandbox.sent()]
     assert len(came) == 300
     assert came == sorted(came)
+
+
+@pytest.mark.parametrize(
+    ("ddl", "key"),
+    [
+        ("m MAP<STRING, INT>, n MAP<BIGINT, MAP<BOOLEAN, INT>>", None),
+        ("m MAP<BINARY, INT>", "binary"),
+        ("m ARRAY<STRUCT<x: MAP<STRING, MAP<DATE, INT>>>>", "date"),
+        ("m MAP<DECIMAL(9,7), INT>", "decimal(9,7)"),
+        ("m MAP<STRUCT<a: INT>, INT>", "struct<a:int>"),
+    ],
+)
+def test_kafka_json_has_no_map_whose_keys_have_no_text(spark: SparkSession, ddl: str, key: str | None) -> None:
+    config = KafkaSink.model_validate({"topic": "t", "value": "json"})
+    found = misfits(config, StructType.fromDDL(ddl))
+    assert found == [] if key is None else [f"value: json: m has a map whose keys are {key}," in text for text in found]

@@ -6,8 +6,9 @@ import json
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
+from tests.fixtures.pipelines import modelled
+
 from sluice.decoders.config import JsonDecode
-from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice_spark.batch.unknown_fields import UnknownFields, told_of
 
@@ -15,17 +16,8 @@ CONFIG = JsonDecode(schema="id BIGINT, o STRUCT<a: INT>")
 
 
 def test_unknown_fields_are_counted_by_name_in_a_sample() -> None:
-    values = [
-        b'{"id": 1}',
-        b'{"id": 2, "x": 1, "y": null}',
-        b'{"x": {"id": 1}}',
-        None,
-        b"[1]",
-        b"no",
-        b'{"o": {"b": 1}}',
-    ]
-    found = told_of(CONFIG, values)
-    assert found is not None
+    some = [b'{"id": 1}', b'{"id": 2, "x": 1, "y": null}', b'{"x": {"id": 1}}', None, b"[1]", b"no", b'{"o": {"b": 1}}']
+    found = told_of(CONFIG, some) or ""
     assert "in 2 of 7 records that were looked at: «x (2), y (1)»." in found
     assert told_of(CONFIG, [b'{"id": 1}', b"null"]) is None
     assert told_of(CONFIG, []) is None
@@ -33,8 +25,7 @@ def test_unknown_fields_are_counted_by_name_in_a_sample() -> None:
 
 def test_unknown_fields_are_few_in_a_message_however_many_there_are() -> None:
     wide = json.dumps({f"{'long' * 100}{n}": n for n in range(3000)}).encode()
-    found = told_of(CONFIG, [wide] * 5000)
-    assert found is not None
+    found = told_of(CONFIG, [wide] * 5000) or ""
     assert "in 1,000 of 1,000 records" in found
     assert len(found) < 1000
 
@@ -61,12 +52,7 @@ class Source:
 
 
 def test_look_at_unknown_fields_waits_for_records_and_is_told_once() -> None:
-    spec = Pipeline.model_validate(
-        {
-            "pipeline": "p", "source": {"kafka": {"topics": ["t"]}}, "decode": {"json": {"schema": "id BIGINT"}},
-            "sink": {"delta": {"path": "p"}},
-        }
-    )  # fmt: skip
+    spec = modelled()
     unknown, ranges = UnknownFields(spec), [OffsetRange("t", 0, 0, 1)]
     unknown.look(Source(), [])
     assert unknown.told() is None, "a batch without records is not the first one"

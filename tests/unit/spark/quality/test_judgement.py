@@ -101,9 +101,6 @@ def test_limits_that_are_exceeded_name_the_numbers() -> None:
     assert all(figure in str(excess) for figure in ("max_quarantined", "10,001", "1,000,000", "(1 %)", "1% "))
 
 
-# --- history ---------------------------------------------------------------------------------------------------------
-
-
 FINE = Judgement("s", 5, excesses=(Excess("max_lost", "warned", "3 are lost"),))
 
 

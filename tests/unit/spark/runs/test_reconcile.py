@@ -53,9 +53,6 @@ def test_half_done_intervals_are_found_by_asking_the_table_only_about_unfinished
     assert [known.interval for known in half_done(ledger, "p", sink)] == [keys[4]]
 
 
-# --- one story -----------------------------------------------------------------------------------------------------
-
-
 class Pipe:
     """A pipeline ``p`` whose checkpoint, tables and log are written by hand; batch n is [10n, 10n + 10) of ``t-0``."""
 
@@ -182,30 +179,16 @@ def test_reconcile_refuses_the_checkpoint_of_another_pipeline_by_where_its_batch
         pipe.reconcile()
 
 
-def test_reconcile_loses_refused_records_that_are_gone_only_with_forgo(pipe: Pipe) -> None:
-    pipe.checkpoint(1, 0)
-    aside = pipe.commit(0, refused=2)
-    for file in aside.files:
-        Path(pipe.tables.quarantine.path, file.path).unlink()
-    with pytest.raises(TakenBackError, match="2 records"):
-        pipe.reconcile()
-    assert pipe.ledger.accounts("p") == []
-    pipe.reconcile(forgo=True)
-    (account,) = pipe.ledger.accounts("p")
-    assert account.counts == Counts(written=8, lost=2)
-    assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
-    assert any("2 were removed" in str(event) for event in pipe.ledger.events("p"))
-
-
-def test_reconcile_that_is_killed_behind_the_quarantine_loses_the_same_records(
+def test_reconcile_loses_refused_records_that_are_gone_only_with_forgo_and_once(
     pipe: Pipe, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe.checkpoint(1, 0)
-    aside = pipe.commit(0, refused=2)
-    for file in aside.files:
+    for file in pipe.commit(0, refused=2).files:
         Path(pipe.tables.quarantine.path, file.path).unlink()
+    with pytest.raises(TakenBackError, match="2 records"):
+        pipe.reconcile()
     with monkeypatch.context() as killed:
-        killed.setattr(reconciling, "point", mock.Mock(side_effect=KeyboardInterrupt))
+        killed.setattr(reconciling, "point", mock.Mock(side_effect=KeyboardInterrupt))  # behind the quarantine
         with pytest.raises(KeyboardInterrupt):
             pipe.reconcile(forgo=True)
     assert pipe.ledger.accounts("p") == []
@@ -213,6 +196,7 @@ def test_reconcile_that_is_killed_behind_the_quarantine_loses_the_same_records(
     (account,) = pipe.ledger.accounts("p")
     assert account.counts == Counts(written=8, lost=2)
     assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
+    assert any("2 were removed" in str(event) for event in pipe.ledger.events("p"))
 
 
 def test_reconcile_names_a_quarantine_whose_history_has_expired(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -231,9 +215,6 @@ def test_reconcile_opens_the_epoch_after_one_that_a_dead_driver_closed(pipe: Pip
     pipe.reconcile()
     assert pipe.ledger.epoch("p") == Epoch(2, Route.LOG, {"t": {0: 10}})
     assert pipe.ledger.accounts("p") == [pipe.account(0)]
-
-
-# --- by way of the log ---------------------------------------------------------------------------------------------
 
 
 def sealed(pipe: Pipe, batch: int) -> None:
@@ -270,9 +251,7 @@ def test_reconcile_refuses_a_sink_that_is_ahead_of_the_log(tmp_path: Path) -> No
         (Counts(filtered=5, quarantined=1), 0, 0, 0),  # it came too late before, and is refused now
     ],
 )
-def test_interval_of_windows_replaces_counts_down_to_zero(
-    counts: Counts, moved: int, standing: int, taken: int
-) -> None:
+def test_interval_of_windows_replaces_counts_down_to_0(counts: Counts, moved: int, standing: int, taken: int) -> None:
     account, key = RangeAccount(span(0, 6), counts), ("t", 0)
     assert replaced_in([account], {}, {key: moved}, {key: standing}) == {account.range: (taken, moved)}
     assert standing + counts.written - taken >= 0

@@ -11,6 +11,7 @@ from unittest import mock
 import pytest
 from tests.fixtures.books import Place, span, split
 from tests.fixtures.ledgers import attempt
+from tests.fixtures.pipelines import modelled
 
 from sluice.errors import ConfigError, QualityError, SinkError, SluiceError, SourceUnreachableError, TopicRecreatedError
 from sluice.ledger import Lease
@@ -141,9 +142,6 @@ def test_run_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
         assert "half is null" in reason
 
 
-# --- its end -------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("error", "logged"),
     [(ValueError("no rate for EUR"), True), (QualityError("judged failed", state="nothing", next_step="fix"), False)],
@@ -161,6 +159,27 @@ def test_run_logs_the_traceback_of_a_query_that_ends_with_an_unexpected_error(
     with pytest.raises(SluiceError, match=str(error.args[0]).split("\n")[0]):
         made.stream(anything, lambda *_: None, headers=False, max_records=5)
     assert [call.kwargs["exc_info"] for call in logger.error.call_args_list] == [error] * logged
+
+
+@pytest.mark.parametrize(
+    ("base", "arrow", "wanted", "paces", "limit"),
+    [
+        ("kafka", True, None, [], 5_000_000),
+        ("kafka", False, None, [], 500_000),
+        ("kafka", True, 7, [(60, 1e6)], 7),
+        ("kafka", True, None, [(60, 1e6)], 1000),
+        ("delta-upsert", True, None, [], 500_000),  # merged by the driver
+        ("postgres-upsert", True, None, [], 5_000_000),  # and by the database
+    ],
+)
+def test_batch_is_as_large_as_memory_and_pace_allow(
+    base: str, arrow: bool, wanted: int | None, paces: list[tuple[int, float]], limit: int
+) -> None:
+    ledger = SimpleNamespace(paces=lambda *_, **__: paces)
+    context: Any = SimpleNamespace(pipeline=modelled(base=base), ledger=ledger)
+    nothing = cast(Any, None)
+    made = MicroBatches(context, nothing, nothing, nothing, nothing, [], nothing, wanted)
+    assert made.limit(arrow=arrow) == limit
 
 
 def test_run_names_a_sink_and_a_source_that_both_fail() -> None:
@@ -186,9 +205,6 @@ def test_run_state_of_operators_is_that_of_the_last_batch_and_its_changes_those_
     found = operators_of([said(("save", 5, 5, 0)), said(("save", 7, 3, 1)), said(("save", 4, 0, 3))])
     assert found == [{"operator": "save", "live": 4, "updated": 8, "removed": 4, "memory": 40}]
     assert operators_of([]) == operators_of([said()]) == []
-
-
-# --- its source ------------------------------------------------------------------------------------------------------
 
 
 KNOWN = {"orders": "cluster/one", "returns": "cluster/two"}

@@ -82,8 +82,6 @@ def test_records_in_parts_compares_counts_only_of_a_single_place() -> None:
     one.verify.assert_called_once_with(read, [span(0, 5)])
 
 
-# --- the failure of a job that reads -----------------------------------------------------------------------------
-
 FIRST, SECOND = span(0, 5), span(5, 9)
 ODD = RuntimeError("Caused by: java.lang.NullPointerException")
 REFUSED = RuntimeError("Caused by: java.net.ConnectException: Connection refused")

@@ -31,9 +31,7 @@ ODD = RuntimeError("Caused by: java.lang.NullPointerException")
 
 
 @pytest.mark.parametrize("recovery", list(Recovery))
-def test_strategy_of_a_name_lets_the_source_diagnose_a_failure_unless_it_ignores_it(
-    recovery: Recovery,
-) -> None:
+def test_strategy_lets_the_source_diagnose_a_failure_unless_it_ignores_it(recovery: Recovery) -> None:
     strategy = STRATEGIES[recovery]
     assert (strategy.recovery, isinstance(strategy, Ignoring)) == (recovery, recovery.ignores)
     if recovery.ignores:
@@ -44,9 +42,6 @@ def test_strategy_of_a_name_lets_the_source_diagnose_a_failure_unless_it_ignores
     with pytest.raises(SourceUnreachableError):
         strategy.prepare(writer, batch)
     batch.source.diagnose.assert_called_once_with(ODD, (FIRST,))
-
-
-# --- the search ------------------------------------------------------------------------------------------------------
 
 
 Offset = tuple[str, int, int]
@@ -128,14 +123,6 @@ def flicker(times: int) -> Trial:
     return lambda part: "flicker" if sum(map(len, part)) > 1 and next(left, None) is not None else None
 
 
-def too_large(limit: int) -> Trial:
-    return lambda part: "too large" if sum(map(len, part)) > limit else None
-
-
-def clash(pair: set[Offset]) -> Trial:
-    return lambda part: "clash" if pair <= offsets(part) else None
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_narrow_loses_only_offsets_that_failed_when_they_were_tried_alone(seed: int) -> None:
     """Not those that fail by chance, when there are too many at once, or beside another one."""
@@ -143,7 +130,12 @@ def test_narrow_loses_only_offsets_that_failed_when_they_were_tried_alone(seed: 
     ranges = batch(chance)
     size = sum(map(len, ranges))
     pair = set(chance.sample(sorted(offsets(ranges)), 2)) if size > 1 else {("", 0, 0)}
-    for dies in (*map(flicker, range(6)), too_large(chance.randint(1, size)), clash(pair)):
+    limit = chance.randint(1, size)
+    for dies in (
+        *map(flicker, range(6)),
+        lambda part: "too large" if sum(map(len, part)) > limit else None,
+        lambda part: "clash" if pair <= offsets(part) else None,
+    ):
         assert narrow(dies, ranges, 10_000) == []
     assert narrow(Trials([]), ranges, 0) == []
     alone: set[Offset] = set()
@@ -202,8 +194,6 @@ def test_narrow_loses_no_more_with_a_larger_budget() -> None:
         assert 3000 == most >= fewer >= exact == len(poison)
         assert fewer < 3000 or len(poison) > 30
 
-
-# --- which records a batch loses ---------------------------------------------------------------------------------
 
 BATCH = [OffsetRange("t", 0, 0, 10), OffsetRange("t", 1, 0, 10)]
 WHOLE = [(0, 0, 10), (1, 0, 10)]

@@ -82,15 +82,9 @@ def test_windows_keep_nothing_of_a_large_value_that_left(huge: float) -> None:
     assert set(merged(spans, values, np.add).tolist()) == {2.5}
 
 
-# --- rows of whole keys ----------------------------------------------------------------------------------------------
-
-
 WIDTH, STEP = 3, 10
 KINDS = (pa.string(), pa.float64(), pa.string())
-NAN = float("nan")
-KEYS = st.tuples(
-    st.sampled_from(["a", "b", None]), st.sampled_from([1.5, NAN, None]), st.sampled_from(["a", "b", None])
-)
+KEYS = st.tuples(*map(st.sampled_from, (["a", "b", None], [1.5, math.nan, None], ["a", "b", None])))
 ROWS = st.lists(st.tuples(KEYS, st.integers(0, 8), st.booleans(), st.none() | st.integers(-9, 9)), max_size=40)
 CUTS = st.lists(st.integers(1, 7), min_size=1, max_size=4)
 

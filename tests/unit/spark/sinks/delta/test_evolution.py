@@ -69,6 +69,7 @@ def test_delta_adds_no_column_without_evolve_or_rows(tmp_path: Path) -> None:
         with pytest.raises(ConfigError, match="tax: only in the pipeline") as refused:
             sink(tmp_path).check(StructType([*WIDER.fields, *more]))
         assert statement in refused.value.next_step
+        assert "sink.delta.evolve: add" in refused.value.next_step
     evolving(tmp_path).commit(NOTHING, WIDER, 1, {"run": "r"})
     assert "tax" not in [f.name for f in DeltaTable(str(tmp_path)).schema().fields]
 

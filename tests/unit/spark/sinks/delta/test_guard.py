@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
@@ -12,6 +13,7 @@ from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, set_propert
 
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError
 from sluice_spark.sinks.base import NOTHING, Fence
+from sluice_spark.sinks.delta.commits import Commit, altered, undone
 
 
 def settings(path: Path) -> dict[str, str]:
@@ -27,9 +29,6 @@ def unmarked(path: Path, *pipelines: str) -> None:
             custom_metadata={"sluice": json.dumps(note)}, app_transactions=[Transaction(f"sluice:{name}:1", 0, None)]
         )
         write_deltalake(str(path), rows(number + 1, number + 2), mode="append", commit_properties=marks)
-
-
-# --- the owner -----------------------------------------------------------------------------------------------------
 
 
 def test_delta_table_names_its_pipeline_and_takes_no_batch_of_another(tmp_path: Path) -> None:
@@ -83,9 +82,6 @@ def test_delta_driver_commits_nothing_after_its_table_was_handed_over(tmp_path: 
     set_properties(tmp_path, sluice_adopting="")
     with pytest.raises(ConfigError, match="belongs to pipeline 'new'"):
         sink(tmp_path).examine()
-
-
-# --- commits of others ---------------------------------------------------------------------------------------------
 
 
 def test_delta_restore_between_two_batches_of_a_run_is_refused_by_the_second(tmp_path: Path) -> None:
@@ -162,3 +158,76 @@ def test_delta_rival_that_commits_in_the_last_moment_is_refused_the_batch(
     before_commits(lambda: sink(tmp_path, rival).commit(NOTHING, SCHEMA, 1, {"run": "march"}))
     with pytest.raises(LeaseHeldError, match=says):
         put(sink(tmp_path, writer), 1, fence=fence)
+
+
+def mine(version: int) -> Commit:
+    return Commit(
+        version, "WRITE", {"mode": "Append"}, {"app_id": "sluice:p:1", "version": version, "run": f"r{version}"}
+    )
+
+
+def theirs(at: int, operation: str, **parameters: Any) -> Commit:
+    return Commit(at, operation, parameters, None)
+
+
+def found(*commits: Commit) -> tuple[int, int | None] | None:
+    """Return the version that undid commits, and the newest of these; what came before the first one was seen."""
+    gone = undone(commits, commits[0].version - 1 if commits else 0, lambda commit: commit.note is not None)
+    return None if gone is None else (gone.by.version, gone.lost.version if gone.lost else None)
+
+
+RESTORED = theirs(3, "RESTORE", version=1)
+PART = theirs(2, "WRITE", mode="Overwrite", predicate='["(id = 1)"]')
+BY_TIME = theirs(2, "RESTORE", version=None, timestamp="2026-11-01T00:00:00")
+WHOLE = Commit(2, "WRITE", {"mode": "Overwrite"}, {"app_id": "sluice:p:1", "version": 2})
+OURS = [mine(1), mine(2)]
+HISTORIES: dict[str, tuple[list[Commit], tuple[int, int | None] | None]] = {
+    "no-commit": ([], None),
+    "our-commits": (OURS, None),
+    "alterations": ([mine(1), theirs(2, "OPTIMIZE"), theirs(3, "DELETE", predicate="x"), mine(4)], None),
+    "restore-below-our-commit": ([*OURS, RESTORED], (3, 2)),
+    "version-as-text": ([*OURS, theirs(3, "RESTORE", version="1", timestamp=None)], (3, 2)),
+    "restore-below-the-version-that-was-seen": ([theirs(6, "RESTORE", version=3)], (6, None)),
+    "restore-buried-by-a-commit": ([*OURS, RESTORED, mine(4)], (3, 2)),
+    "restored-away": ([*OURS, RESTORED, theirs(4, "RESTORE", version=2)], None),
+    "restored-again": ([*OURS, RESTORED, theirs(4, "OPTIMIZE"), theirs(5, "RESTORE", version=1)], (5, 2)),
+    "restore-takes-back-what-others-did": ([mine(1), theirs(2, "DELETE"), RESTORED], None),
+    "restore-to-a-time-of-an-unknown-clock": ([mine(1), BY_TIME], (2, None)),
+    "overwrite-of-a-part": ([mine(1), PART], None),
+    "overwrite-of-ours": ([mine(1), WHOLE], None),
+}
+
+
+@pytest.mark.parametrize("what", HISTORIES)
+def test_delta_history_shows_undone_commits_of_the_pipeline(what: str) -> None:
+    commits, expected = HISTORIES[what]
+    assert found(*commits) == expected
+    assert altered([PART]) == [PART]
+
+
+@pytest.mark.parametrize(
+    ("operation", "parameters"),
+    [
+        ("CREATE OR REPLACE TABLE AS SELECT", {}),
+        ("REPLACE TABLE", {}),
+        ("WRITE", {"mode": "Overwrite", "partitionBy": "[]"}),
+        ("WRITE", {"mode": "Overwrite", "predicate": None}),
+    ],
+)
+def test_delta_history_of_another_table_in_its_place_undoes_all(operation: str, parameters: dict[str, Any]) -> None:
+    assert found(mine(1), theirs(2, operation, **parameters)) == (2, None)
+    assert found(mine(1), theirs(2, operation, **parameters), theirs(3, "RESTORE", version=1)) is None
+
+
+def test_delta_history_shows_operations_that_may_alter_rows() -> None:
+    kept = ["OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "ADD COLUMNS", "RESTORE", "CREATE TABLE"]
+    changed = ["DELETE", "UPDATE", "MERGE", "TRUNCATE", "WRITE", "FSCK", "SOMETHING NEW", ""]
+    commits = [theirs(n, name) for n, name in enumerate(kept + changed)]
+    assert [commit.operation for commit in altered([*reversed(commits), mine(99)])] == changed
+
+
+def test_delta_history_entry_is_read_with_and_without_metadata() -> None:
+    entry = {"version": 3, "operation": "WRITE", "operationParameters": {"mode": "Append"}}
+    assert Commit.of(entry).note is None
+    assert Commit.of({**entry, "sluice": '{"app_id": "sluice:p:1"}'}).note == {"app_id": "sluice:p:1"}
+    assert Commit.of({"version": 0}).operation == ""

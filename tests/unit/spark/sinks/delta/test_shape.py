@@ -32,9 +32,8 @@ def change(path: Path, *actions: dict[str, Any]) -> None:
 
 def protocol(feature: str) -> dict[str, Any]:
     both = {"readerFeatures": [feature]} if feature in ("typeWidening", "vacuumProtocolCheck") else {}
-    return {
-        "protocol": {"minReaderVersion": 3 if both else 1, "minWriterVersion": 7, "writerFeatures": [feature], **both}
-    }
+    versions = {"minReaderVersion": 3 if both else 1, "minWriterVersion": 7}
+    return {"protocol": {**versions, "writerFeatures": [feature], **both}}
 
 
 def column(path: Path, name: str, **keys: Any) -> None:
@@ -111,6 +110,7 @@ def test_delta_refuses_new_columns_with_names_that_spark_does_not_write(tmp_path
 
 
 NESTED = "allows no nulls: in nested columns"
+INVARIANT = {"delta.invariants": '{"expression": {"expression": "id < 5"}}'}
 
 
 @pytest.mark.parametrize(
@@ -121,11 +121,7 @@ NESTED = "allows no nulls: in nested columns"
         (StructType().add("x", LongType(), nullable=False), {}, rf"pipeline: id\.x, {NESTED}"),
         (MapType(StringType(), LongType(), valueContainsNull=False), {}, f"pipeline: id, in its values, {NESTED}"),
         (LongType(), {"metadata": {"delta.generationExpression": "_offset + 1"}}, r"id is generated \(_offset \+ 1\)"),
-        (
-            LongType(),
-            {"metadata": {"delta.invariants": '{"expression": {"expression": "id < 5"}}'}},
-            r"id has an invariant \(.*id < 5",
-        ),
+        (LongType(), {"metadata": INVARIANT}, r"id has an invariant \(.*id < 5"),
     ],
 )
 def test_delta_refuses_a_column_whose_conditions_staged_files_are_not_compared_with(

@@ -9,41 +9,31 @@ from typing import Any
 import pytest
 from deltalake import DeltaTable, Schema
 from deltalake.transaction import AddAction
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types as T
 
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.delta.statistics import NEEDED, files_of, hidden, settings_for
 from sluice_spark.sinks.parquet.slice import Slice
 
-KINDS = (StringType(), IntegerType(), LongType(), TimestampType(), StringType())
+KINDS = (T.StringType(), T.IntegerType(), T.LongType(), T.TimestampType(), T.StringType())
 
 LIST, FIRST = "delta.dataSkippingStatsColumns", "delta.dataSkippingNumIndexedCols"
 
 
-def schema_of(users: int, **more: Any) -> StructType:
-    own = {f"c{n:02d}": LongType() for n in range(users)}
-    schema = StructType()
+def schema_of(users: int, **more: Any) -> T.StructType:
+    own = {f"c{n:02d}": T.LongType() for n in range(users)}
+    schema = T.StructType()
     for name, kind in {**own, **more, **dict(zip(NEEDED, KINDS, strict=True))}.items():
         schema.add(name, kind)
     return schema
 
 
-def made(path: Path, schema: StructType, settings: dict[str, str], by: list[str] | None = None) -> DeltaTable:
+def made(path: Path, schema: T.StructType, settings: dict[str, str], by: list[str] | None = None) -> DeltaTable:
     """Make a table of one file, whose log holds statistics of our columns and of a few others."""
     kind = Schema.from_json(schema.json())
     table = DeltaTable.create(str(path), kind, partition_by=by, configuration=settings)
     values = {"_topic": "t", "_partition": 0, "_offset": 7, "_timestamp": "2026-01-01T00:00:00.000Z", "_run": "r"}
-    values |= {f.name: 1 for f in schema.fields if f.name.startswith("c") and f.dataType == LongType()}
+    values |= {f.name: 1 for f in schema.fields if f.name.startswith("c") and f.dataType == T.LongType()}
     values = {k: v for k, v in values.items() if k not in (by or [])}
     stats = {"numRecords": 1, "minValues": values, "maxValues": values, "nullCount": dict.fromkeys(values, 0)}
     action = AddAction("f.parquet", 10, dict.fromkeys(by or [], "0"), 1, True, json.dumps(stats))
@@ -51,9 +41,9 @@ def made(path: Path, schema: StructType, settings: dict[str, str], by: list[str]
     return DeltaTable(str(path))
 
 
-STRUCT = StructType().add("u", LongType()).add("v", StringType())
+STRUCT = T.StructType().add("u", T.LongType()).add("v", T.StringType())
 
-DARK = StructType().add("list", ArrayType(LongType())).add("flag", BooleanType())
+DARK = T.StructType().add("list", T.ArrayType(T.LongType())).add("flag", T.BooleanType())
 
 
 @pytest.mark.parametrize("users", [0, 20, 27, 28, 30, 32, 40, 60, 300])
@@ -73,13 +63,13 @@ def test_delta_log_shows_metadata_columns_behind_any_number_of_others(tmp_path: 
 @pytest.mark.parametrize(
     "more",
     [
-        dict.fromkeys(["a b", "x.y", "a,b", "c`d", "ä", "q'\""], LongType()),
+        dict.fromkeys(["a b", "x.y", "a,b", "c`d", "ä", "q'\""], T.LongType()),
         {"s": STRUCT},
-        {"s": STRUCT, "t": StructType().add("inner", STRUCT).add("flag", BooleanType())},
+        {"s": STRUCT, "t": T.StructType().add("inner", STRUCT).add("flag", T.BooleanType())},
         {"dark": DARK},
-        {"deep": StructType().add("dark", DARK).add("u", LongType())},
-        {"list": ArrayType(LongType()), "map": MapType(StringType(), LongType()), "bin": BinaryType()},
-        {"structs": ArrayType(STRUCT)},
+        {"deep": T.StructType().add("dark", DARK).add("u", T.LongType())},
+        {"list": T.ArrayType(T.LongType()), "map": T.MapType(T.StringType(), T.LongType()), "bin": T.BinaryType()},
+        {"structs": T.ArrayType(STRUCT)},
     ],
     ids=["awkward-names", "struct", "structs-in-structs", "struct-without-statistics", "one-in-another", "lists",
          "list-of-structs"],
@@ -115,9 +105,7 @@ def test_delta_statistics_setting_leaves_partition_columns_out(tmp_path: Path) -
         ({FIRST: "64", LIST: "c01"}, {LIST: "c01,`_topic`,`_partition`,`_offset`,`_timestamp`,`_run`"}),
     ],
 )
-def test_delta_statistics_setting_of_a_user_is_kept_and_added_to(
-    tmp_path: Path, theirs: dict[str, str], ours: dict[str, str]
-) -> None:
+def test_delta_statistics_set_by_users_are_kept(tmp_path: Path, theirs: dict[str, str], ours: dict[str, str]) -> None:
     schema = schema_of(40)
     found = settings_for(schema, [], theirs)
     assert {k: v for k, v in found.items() if theirs.get(k) != v} == ours

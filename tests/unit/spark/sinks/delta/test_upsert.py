@@ -17,7 +17,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 from tests.fixtures.parquet import stage
 
-from sluice.errors import ConfigError, LeaseHeldError, SinkError
+from sluice.errors import ConfigError, LeaseHeldError
 from sluice.sinks.delta import DeltaSink as Config
 from sluice_spark.sinks.base import Fence, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink, opened
@@ -157,22 +157,6 @@ def test_delta_upsert_that_was_rolled_back_names_a_way_out_that_is_not_refused(t
     assert "another name" in caught.value.next_step
 
 
-def test_delta_upsert_of_a_driver_that_wakes_up_late_changes_nothing(tmp_path: Path) -> None:
-    write(table(tmp_path), [row(1, 1)], 0)
-    late, files = table(tmp_path), staged(tmp_path, 1, [row(1, 2, name="late")])
-    assert write(table(tmp_path), [row(1, 2, name="first")], 1)
-    table(tmp_path).sweep("p-e1-000001")
-    assert not late.commit(files, DELETING, 1, {"run": "r"})
-    assert held(tmp_path) == {("s1", 1): ("first", 2)}
-
-
-def test_delta_upsert_refuses_a_row_without_a_key_and_names_the_rule(tmp_path: Path) -> None:
-    with pytest.raises(SinkError, match="t/1 offset 7 has no value in a column of its key") as caught:
-        write(table(tmp_path), [row(1, 5), row(1, 7, id=None)], 0)
-    assert "has_key" in caught.value.next_step
-    assert not (tmp_path / "_delta_log").exists()
-
-
 @pytest.mark.parametrize(
     ("kind", "values"),
     [
@@ -192,9 +176,8 @@ def test_delta_upsert_compares_keys_of_any_type_and_file(tmp_path: Path, kind: p
     sink.check(schema)
     for batch in range(3):
         rows = [row(0, batch * 10 + n, k=value) for n, value in enumerate([*values, *values])]
-        files = stage(
-            tmp_path, batch, made(rows, arrow), use_deprecated_int96_timestamps=pa.types.is_timestamp(kind)
-        )  # fmt: skip
+        int96 = {"use_deprecated_int96_timestamps": pa.types.is_timestamp(kind)}
+        files = stage(tmp_path, batch, made(rows, arrow), **int96)
         assert sink.commit(files, schema, batch, {"run": "r"})
         written = [pq.read_schema(uri) for uri in DeltaTable(str(tmp_path)).file_uris()]
         times = {field.type for columns in written for field in columns if pa.types.is_timestamp(field.type)}
@@ -208,16 +191,12 @@ def test_delta_upsert_compares_keys_of_any_type_and_file(tmp_path: Path, kind: p
 @pytest.mark.parametrize(
     ("keys", "schema", "says"),
     [
-        (
-            {"key": ["x"]},
-            T.StructType([T.StructField("x", T.DoubleType())]),
-            "x is DOUBLE, which cannot be compared exactly",
-        ),
+        ({"key": ["x"]}, T.StructType().add("x", T.DoubleType()), "x is DOUBLE, which cannot be compared exactly"),
         ({"key": ["nothing"]}, SCHEMA, "nothing of the key is no column"),
         (
             {"mode": "append", "key": []},
             SCHEMA,
-            r"has one row for each of \[\"shop\", \"id\"\]; the pipeline says mode: app",
+            r"one row for each of \[\"shop\", \"id\"\]; the pipeline says mode: app",
         ),
         ({"key": ["id"]}, SCHEMA, r"mode: upsert by .*id"),
     ],

@@ -32,62 +32,57 @@ def test_keys_are_told_that_python_has_no_dates_for() -> None:
     assert told(within).to_pylist()[0] == {"d": 3_000_000, "l": [3_000_000]}
 
 
-def test_slice_chooses_files_as_a_look_at_each_would(tmp_path: Path) -> None:
-    """Against the same question asked file by file, with statistics that are missing here and there."""
-    chance = random.Random(7)
-    zero = datetime(2026, 1, 1, tzinfo=UTC)
-    for _ in range(200):
-        files = []
-        for n in range(30):
-            low, wide = chance.randrange(100), chance.randrange(20)
-            first, long = chance.randrange(10_000), chance.randrange(2_000)
-            file: dict[str, Any] = {"path": f"f{n}", "min._topic": chance.choice("abc"), "min._partition": n % 3}
-            file |= {"max._topic": chance.choice(["c", file["min._topic"]]), "max._partition": n % 3}
-            file |= {"min._offset": low, "max._offset": low + wide}
-            file |= {"min._timestamp": zero + timedelta(milliseconds=first)}
-            file |= {"max._timestamp": zero + timedelta(milliseconds=first + long)}
-            for key in list(file)[1:]:
-                if chance.random() < 0.05:
-                    file[key] = None
-            files.append(file)
-        kinds = {"_topic": pa.string(), "_partition": pa.int32(), "_offset": pa.int64()}
-        kinds["_timestamp"] = pa.timestamp("us", "UTC")
-        fields = [pa.field(f"{end}.{c}", k) for c, k in kinds.items() for end in ("min", "max")]
-        left_out = chance.choice([*kinds, None])
-        table = pa.Table.from_pylist(files, schema=pa.schema([pa.field("path", pa.string()), *fields]))
-        if left_out:
-            table = table.drop_columns([f"min.{left_out}", f"max.{left_out}"])
-            files = [{k: v for k, v in f.items() if not k.endswith(left_out)} for f in files]
-        ranges = [OffsetRange(chance.choice("abc"), chance.randrange(3), at := chance.randrange(100), at + 10)
-                  for _ in range(2)]  # fmt: skip
-        start = int(zero.timestamp() * 1000) + chance.randrange(10_000)
-        gone = Slice(ranges, start, start + chance.randrange(1, 1000))
-        chosen = [f["path"] for f, may in zip(files, gone._may_hold(table), strict=True) if may]
-        assert chosen == [f["path"] for f in files if _may_hold(f, gone)]
+BOUNDS = {
+    "_topic": pa.string(),
+    "_partition": pa.int32(),
+    "_offset": pa.int64(),
+    "_timestamp": pa.timestamp("us", "UTC"),
+}
+BEGIN = 1_767_225_600_000
 
 
-def _may_hold(file: dict[str, Any], gone: Slice) -> bool:
+def bounds(chance: random.Random) -> dict[str, list[Any]]:
+    """Return the least and the greatest value of each column of a file; some are missing."""
+    topic, partition, offset = chance.choice("abc"), chance.randrange(3), chance.randrange(100)
+    time = (BEGIN + chance.randrange(10_000)) * 1000
+    made = {
+        "_topic": [topic, chance.choice(["c", topic])],
+        "_partition": [partition] * 2,
+        "_offset": [offset, offset + chance.randrange(20)],
+        "_timestamp": [time, time + chance.randrange(2000) * 1000],
+    }
+    return {column: [v if chance.random() > 0.05 else None for v in pair] for column, pair in made.items()}
+
+
+def may_hold(file: dict[str, list[Any]], gone: Slice) -> bool:
     def outside(column: str, first: Any, last: Any) -> bool:
-        low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
+        low, high = file.get(column, [None, None])
         return (low is not None and low > last) or (high is not None and high < first)
 
-    def at(stamp: datetime) -> int:
-        return round(stamp.timestamp() * 1000)
-
-    low, high = file.get("min._timestamp"), file.get("max._timestamp")
-    if (low is not None and at(low) >= gone.end) or (high is not None and at(high) + 1 < gone.start):
-        return False
-    return any(
-        not (
-            outside("_topic", r.topic, r.topic)
-            or outside("_partition", r.partition, r.partition)
-            or outside("_offset", r.start, r.end - 1)
-        )
+    return not outside("_timestamp", gone.start * 1000 - 1000, gone.end * 1000 - 1) and any(
+        not outside("_topic", r.topic, r.topic)
+        and not outside("_partition", r.partition, r.partition)
+        and not outside("_offset", r.start, r.end - 1)
         for r in gone.ranges
     )
 
 
-# --- rows of keys ----------------------------------------------------------------------------------------------------
+def test_slice_chooses_files_as_a_look_at_each_would() -> None:
+    chance = random.Random(7)
+    for _ in range(200):
+        left_out = chance.choice([*BOUNDS, None])
+        known = [column for column in BOUNDS if column != left_out]
+        files = [{column: pair for column, pair in bounds(chance).items() if column in known} for _ in range(30)]
+        table = {"path": list(map(str, range(30)))} | {
+            f"{end}.{c}": pa.array([f[c][n] for f in files], BOUNDS[c])
+            for c in known
+            for n, end in enumerate(("min", "max"))
+        }
+        ranges = [OffsetRange(chance.choice("abc"), chance.randrange(3), at := chance.randrange(100), at + 10)
+                  for _ in range(2)]  # fmt: skip
+        start = BEGIN + chance.randrange(10_000)
+        gone = Slice(ranges, start, start + chance.randrange(1, 1000))
+        assert gone._may_hold(pa.table(table)).tolist() == [may_hold(file, gone) for file in files]
 
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -96,7 +91,6 @@ SCHEMA = pa.schema(
     [("start", pa.timestamp("us", "UTC")), ("k", pa.string()), ("v", pa.float64()), ("m", pa.decimal128(5, 2)),
      ("n", pa.int64())]
 )  # fmt: skip
-
 
 VIEWS = SCHEMA.set(1, pa.field("k", pa.string_view()))
 """As delta-rs rewrites a file for a DELETE or an UPDATE."""
@@ -129,9 +123,6 @@ def test_keyed_rows_leave_and_rows_of_other_keys_stay(tmp_path: Path, keys: tupl
     left = pq.read_table(tmp_path / file.path).column("n").to_pylist()
     assert left == ([3, 4, 5, 6] if len(keys) > 1 else [5, 6])
     assert Keyed((), keys=("start",)).find(str(tmp_path), pa.table({"path": paths})) == {}, "no key, no row"
-
-
-# --- rows of runs ----------------------------------------------------------------------------------------------------
 
 
 RUNS = pa.schema([("n", pa.int64()), ("_run", pa.string())])

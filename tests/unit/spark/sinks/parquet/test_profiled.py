@@ -20,7 +20,6 @@ from sluice_spark.sinks.parquet.profiled import nulls_of, profile_of
 
 CEST = timezone(timedelta(hours=2))
 
-
 ROWS: dict[str, Any] = {
     "id": pa.array([3, 1, None], pa.int64()),
     "amount": pa.array([Decimal("9.50"), Decimal("10.00"), None], pa.decimal128(12, 2)),

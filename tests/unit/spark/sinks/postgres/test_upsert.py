@@ -55,15 +55,7 @@ def test_postgres_upsert_keeps_the_newest_row_of_a_key(
     assert names(orders) == {key: str(max(rank for k, rank in ranks if k == key)[1]) for key in range(5)}
 
 
-def test_postgres_upsert_refuses_a_row_without_a_key_and_names_the_rule(orders: PostgresUpsert) -> None:
-    with pytest.raises(SinkError) as error:
-        send(orders, 0, (1, "a"), (None, "x"), first=0)
-    assert "not_null: {columns: [id]}" in error.value.next_step
-
-
-def test_postgres_upsert_compares_keys_by_the_collation_of_the_table(
-    orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_postgres_upsert_compares_keys_by_collation(orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = {"table": "orders", "mode": "upsert", "key": ["name"]}
     monkeypatch.setattr(orders, "settings", lambda: keys)
     orders.execute(
@@ -118,6 +110,37 @@ def test_postgres_trigger_that_keeps_a_merge_back_is_no_silent_loss(
     assert set(names(orders).values()) == {"newer"}
 
 
+def delete(orders: PostgresUpsert, batch: int) -> None:
+    """Commit the tombstone of key 1, or in batch 0 its row."""
+    row = {"id": 1, "name": None if batch else "a", "__sluice_deleted": batch > 0}
+    types = {"id": LONG, "name": TEXT, "at": LONG, "__sluice_deleted": pa.bool_()}
+    put(orders, orders.writer(check=False), batch, records(row, first=batch, **types))
+
+
+def test_postgres_trigger_that_keeps_a_row_is_no_silent_deletion(orders: PostgresUpsert) -> None:
+    delete(orders, 0)
+    orders.execute(
+        "CREATE FUNCTION stay() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+        "CREATE TRIGGER stays BEFORE DELETE ON public.orders FOR EACH ROW EXECUTE FUNCTION stay()",
+    )
+    with pytest.raises(SinkError, match="1 keys"):
+        delete(orders, 1)
+    remembered = "public.sluice_deleted_orders"
+    orders.execute("DROP TRIGGER stays ON public.orders", f"ALTER TABLE {remembered} RENAME COLUMN id TO x")
+    with pytest.raises(ConfigError, match="by \\(x, "):
+        delete(orders, 1)
+    orders.execute(f"DROP TABLE {remembered}")
+    delete(orders, 1)
+    assert names(orders) == {}
+
+
+def test_postgres_upsert_refuses_unordered_tombstones(orders: PostgresUpsert, monkeypatch: pytest.MonkeyPatch) -> None:
+    ordered(orders, monkeypatch, "at")
+    delete(orders, 0)
+    with pytest.raises(SinkError, match="a tombstone has no value in the sequence column at"):
+        delete(orders, 1)
+
+
 @pytest.mark.parametrize("sequence", [None, "at"])
 def test_postgres_upsert_does_not_depend_on_the_order_of_records(postgres: str, sequence: str | None) -> None:
     """Batches of any cut, in any order, some of them twice, give what all records in one batch give."""
@@ -131,33 +154,32 @@ def test_postgres_upsert_does_not_depend_on_the_order_of_records(postgres: str, 
     chance, deleted = random.Random(3), "__sluice_deleted boolean"
     ids = ["7d444840-9dc0-11d1-b245-5ffdce74fad2", "7D444840-9DC0-11D1-B245-5FFDCE74FAD2",
            "00000000-0000-0000-0000-000000000000"]  # fmt: skip
+
+    def record(n: int) -> str:
+        place = chance.randrange(3)  # a key is in one partition, as in a compacted topic
+        at, one = chance.choice(["NULL", *"0123"]), ids[2 if place else chance.randrange(2)]
+        gone = chance.random() < 0.4 and (sequence is None or at != "NULL")
+        return f"('{one}', 'k{place}', {at}, 't', {place}, {n}, to_timestamp({chance.randrange(5)}), {gone})"
+
     with engine.connect() as connection:
         run = connection.exec_driver_sql
+
+        def merged(batches: list[list[str]]) -> list[Any]:
+            run("DROP TABLE IF EXISTS rows, gone")
+            run(f'CREATE TABLE rows ({kinds}, PRIMARY KEY (id, "Se""q"))')
+            run(f"CREATE TABLE gone AS SELECT {forgotten} FROM rows WITH NO DATA")
+            run('ALTER TABLE gone ADD PRIMARY KEY (id, "Se""q")')
+            for batch in batches:
+                run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
+                run(f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, {deleted})")
+                run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
+                for statement in (*upsert.begin(), *upsert.merge()):
+                    run(statement.replace("%", "%%"))
+                assert run(upsert.left()).scalar() == 0
+            return [run(f"SELECT * FROM {t} ORDER BY 1, 2").all() for t in ("rows", "gone")]
+
         for _ in range(40):
-            sent = []
-            for n in range(30):
-                place = chance.randrange(3)
-                # a key is in one partition, as in a compacted topic
-                at = "NULL" if chance.random() < 0.2 else str(chance.randrange(4))
-                gone = chance.random() < 0.4 and (sequence is None or at != "NULL")
-                one = ids[0] if place == 0 and chance.random() < 0.5 else ids[1] if place == 0 else ids[2]
-                time = f"to_timestamp({chance.randrange(5)})"
-                sent.append(f"('{one}', 'k{place}', {at}, 't', {place}, {n}, {time}, {gone})")
-
-            def merged(batches: list[list[str]]) -> list[Any]:
-                run("DROP TABLE IF EXISTS rows, gone")
-                run(f'CREATE TABLE rows ({kinds}, PRIMARY KEY (id, "Se""q"))')
-                run(f"CREATE TABLE gone AS SELECT {forgotten} FROM rows WITH NO DATA")
-                run('ALTER TABLE gone ADD PRIMARY KEY (id, "Se""q")')
-                for batch in batches:
-                    run("DROP TABLE IF EXISTS pg_temp.sluice_staged")
-                    run(f"CREATE TEMPORARY TABLE sluice_staged ({kinds.replace('uuid', 'text')}, {deleted})")
-                    run(f"INSERT INTO sluice_staged VALUES {', '.join(batch)}")
-                    for statement in (*upsert.begin(), *upsert.merge()):
-                        run(statement.replace("%", "%%"))
-                    assert run(upsert.left()).scalar() == 0
-                return [run(f"SELECT * FROM {t} ORDER BY 1, 2").all() for t in ("rows", "gone")]
-
+            sent = list(map(record, range(30)))
             whole = merged([sent])
             shuffled = chance.sample(sent, len(sent)) + chance.sample(sent, 5)
             cuts = sorted(chance.sample(range(1, len(shuffled)), 6))
