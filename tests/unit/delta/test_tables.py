@@ -54,9 +54,7 @@ def recorded(version: int, path: str = "carriers") -> dict[str, Any]:
         ({"timestamp": datetime.now(UTC) + timedelta(days=1)}, 2),
     ],
 )
-def test_joined_table_has_the_version_of_the_file_then_the_recorded_one_then_the_newest(
-    path: str, how: dict[str, Any], version: int
-) -> None:
+def test_joined_table_has_the_version_of_file_then_record_then_newest(path: str, how: Any, version: int) -> None:
     found = pinned(path, **how)
     assert found.version == version
     assert found.as_dict() == {"path": "carriers", "version": version, "files_hash": found.files_hash}
@@ -104,9 +102,7 @@ def test_joined_table_refuses_a_version_that_the_log_does_not_have(path: str, ve
     assert pinned(path).version == 2
 
 
-def test_joined_table_that_is_missing_is_a_mistake_and_a_broken_one_is_tried_again_later(
-    path: str, tmp_path: Path
-) -> None:
+def test_joined_table_that_is_missing_is_a_mistake_and_a_broken_one_is_not(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tables\.carriers: .*/nowhere") as caught:
         pinned(str(tmp_path / "nowhere"))
     assert "tables.carriers.delta.path" in caught.value.next_step
@@ -261,7 +257,5 @@ def test_quarantine_counts_refused_records_for_the_page(tmp_path: Path) -> None:
         ({"sluice": "7"}, None),
     ],
 )
-def test_delta_note_of_a_commit_is_read_as_each_library_returns_it(
-    commit: dict[str, Any], note: dict[str, Any]
-) -> None:
+def test_delta_note_of_a_commit_is_read_as_each_library_returns_it(commit: dict[str, Any], note: Any) -> None:
     assert note_of(commit) == note

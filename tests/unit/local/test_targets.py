@@ -25,9 +25,7 @@ def ids(folder: Path) -> list[int]:
     return [json.loads(line)["id"] for file in files for line in file.read_bytes().splitlines()]
 
 
-def test_flights_are_fed_into_files_once_in_windows_of_any_order(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flights_are_fed_into_files_once_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flights, "_FILE", 20)
     target = target_of(f"files:{tmp_path}")
     late = feed_into(target, start=MIDDLE, until=END)

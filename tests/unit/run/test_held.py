@@ -170,9 +170,7 @@ def test_runs_that_were_judged_together_hold_until_the_rows_of_all_are_gone(plac
 @pytest.mark.parametrize(
     ("truncated", "waits", "held"), [(False, None, "a"), (True, None, None), (False, [1, 1], None)]
 )
-def test_held_pipeline_goes_on_after_a_reset_if_what_was_judged_is_gone(
-    place: Place, truncated: bool, waits: Any, held: str | None
-) -> None:
+def test_hold_ends_by_a_reset_if_what_was_judged_is_gone(place: Place, truncated: bool, waits: Any, held: Any) -> None:
     place.commit("a", split(0, 5))
     verdict(place, "a", reasons=["x"], waits=waits)
     assert place.holds() == "a"

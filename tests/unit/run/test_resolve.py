@@ -143,9 +143,7 @@ SINGLE, PARTS = [(n, n + 1) for n in range(10)], [(0, 1), (1, 2), (2, 4), (4, 7)
         pytest.param(LOGGED, (100, 200), [], {"read": []}, id="in-no-segment"),
     ],
 )  # fmt: skip
-def test_interval_is_read_where_its_records_may_be(
-    part: Part, asked: Any, known: Any, expected: dict[str, Any]
-) -> None:
+def test_interval_is_read_where_its_records_may_be(part: Part, asked: Any, known: Any, expected: Any) -> None:
     played = Played({("t", 0): part}, down=part.kafka is None)
     found = answer(played, hours(*asked), {0: len(part.hours)}, times=played.times(0, *known))
     assert {name: [(r.start, r.end) for r in getattr(found, name)] for name in expected} == expected

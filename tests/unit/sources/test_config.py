@@ -99,7 +99,7 @@ def test_stream_id_begins_with_that_of_its_source() -> None:
         ("a/x", "", False, False),
     ],
 )
-def test_stream_id_distinguishes_nothing_by_an_unknown_part(
+def test_stream_id_tells_nothing_by_an_unknown_part(
     known: str | None, now: str, another: bool, elsewhere: bool
 ) -> None:
     assert (is_another(known, now), is_elsewhere(known, now)) == (another, elsewhere)

@@ -79,9 +79,7 @@ def test_folder_knows_a_file_by_its_size_and_time(tmp_path: Path, year: int) -> 
         ("?.csv", ["b.csv"]),
     ],
 )
-def test_folder_lists_names_of_the_pattern_and_no_unfinished_files(
-    tmp_path: Path, url: bool, glob: str, expected: list[str]
-) -> None:
+def test_folder_lists_finished_names_of_the_pattern(tmp_path: Path, url: bool, glob: str, expected: list[str]) -> None:
     folder = fill(f"memory://{tmp_path}" if url else str(tmp_path))
     assert sorted(filter(fits(glob), files(folder, deep="/" in glob))) == expected
 

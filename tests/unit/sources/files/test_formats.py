@@ -367,9 +367,7 @@ PIECES = st.lists(
 
 
 @pytest.mark.parametrize("format_", sorted(set(get_args(Format)) - {"avro", "parquet"}))
-def test_rows_of_a_file_are_the_same_for_any_block_size_and_start(
-    format_: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_of_a_file_are_the_same_for_any_block_size_and_start(format_: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(module, "BLOCK", 3)
     monkeypatch.setattr(module, "_MARKED", 5)
 

@@ -118,9 +118,7 @@ def test_file_source_refuses_a_folder_of_another_name(tmp_path: Path) -> None:
     [("last,first", "first"), ('"First ",Last', None), ("a,b", None), ("first,b", None), ("b,first", "first"),
      ("last,first,age", None), ("", None)],
 )  # fmt: skip
-def test_file_source_refuses_a_header_with_columns_in_other_places(
-    tmp_path: Path, header: str, moved: str | None
-) -> None:
+def test_file_source_refuses_a_header_with_columns_in_other_places(tmp_path: Path, header: str, moved: Any) -> None:
     put(tmp_path, "a.csv", f"{header}\nJane,Doe\n")
     source = f"source.file: {{path: {tmp_path}/inbox, format: csv, header: true}}"
     spec: Any = modelled(f'{source}, decode: {{csv: {{schema: "first STRING, last STRING"}}}}', "files")
