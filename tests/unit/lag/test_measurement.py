@@ -211,6 +211,7 @@ def test_lag_is_over_any_or_all_limits(limits: Limits, over: bool) -> None:
     ("written", "limits"),
     [
         ({}, Limits(0)),
+        ({"max_records": 7}, Limits(7)),
         ({"max_age": "15m"}, Limits(None, 15 * MINUTE)),  # and not: or a single record
         ({"max_retention_share": 0.5}, Limits(None, None, 0.5)),
         ({"max_records": 0, "max_age": "15m"}, Limits(0, 15 * MINUTE)),
