@@ -301,24 +301,6 @@ def test_lag_is_stuck_or_growing_in_single_partitions() -> None:
     assert [p.status for p in at(0, (0, 400), (0, 400), history=growing).partitions] == [Status.GROWING, Status.BACKLOG]
 
 
-def test_lag_of_a_day_of_hourly_runs_raises_no_alarm() -> None:
-    """1,000 records an hour, a run each hour, a look each minute: the position stands still in between."""
-    history: list[PastRun] = []
-    position = 0
-    for minute in range(24 * 60):
-        end = minute * 1000 // 60
-        if minute % 60 == 0 and minute:
-            history.insert(0, PastRun("done", [span(position, end)], [span(position, end)]))
-            position = end
-        first = {("t", 0): ago(-position * 60 / 1000 * 60)} if end > position else {}
-        backlog = measure(
-            "p", {"t": {0: position}}, [topic((0, end))], history=history, limits=Limits(1500, 90 * MINUTE),
-            now=NOW + minute * MINUTE, first_unread=first, furthest={"t": {0: position}},
-        )  # fmt: skip
-        assert (backlog.over, backlog.worth_a_run) == (False, False), minute
-        assert backlog.verdict in (Status.OK, Status.BACKLOG), minute
-
-
 def test_lag_of_an_idle_hour_raises_no_alarm() -> None:
     history, retention = [PastRun("done")] * 3 + [DONE], {"t": 5 * MINUTE}
     idle = at(4, (0, 4), limits=Limits(0, MINUTE, 0.01), history=history, retention=retention)
