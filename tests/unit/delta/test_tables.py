@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -145,21 +146,12 @@ def test_delta_transactions_of_a_log_of_another_form_are_left_to_delta_rs(tmp_pa
 
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-ERRORS = pa.list_(pa.struct([("rule", pa.string()), ("severity", pa.string()), ("column", pa.string())]))
-QUARANTINE = pa.schema(
-    [
-        ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS), ("_topic", pa.string()),
-        ("_partition", pa.int32()), ("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")),
-        ("_run", pa.string()), ("_errors", ERRORS),
-    ]
-)  # fmt: skip
 
 
 def entry(offset: int, rule: str, value: bytes | None, column: str | None = None, run: str = "a") -> dict[str, Any]:
     return {
-        "key": b"k%d" % offset, "value": value, "headers": None, "_topic": "t", "_partition": 0, "_offset": offset,
-        "_timestamp": ZERO + timedelta(hours=offset), "_run": run,
+        "key": b"k%d" % offset, "value": value, "_topic": "t", "_partition": 0, "_offset": offset, "_run": run,
+        "_timestamp": ZERO + timedelta(hours=offset), "headers": [{"key": "h", "value": b"v"}],
         "_errors": [{"rule": rule, "severity": "critical", "column": column}],
     }  # fmt: skip
 
@@ -177,16 +169,15 @@ def refusals(tmp_path: Path) -> str:
     ]
     target = str(tmp_path / "quarantine")
     for part in (rows[:4], rows[4:]):
-        write_deltalake(target, pa.Table.from_pylist(part, QUARANTINE), mode="append")
+        write_deltalake(target, pa.Table.from_pylist(part), mode="append")
     return target
 
 
 def test_quarantine_shows_a_record_with_a_time_that_python_does_not_have(refusals: str) -> None:
-    far = pa.Table.from_pylist([entry(7, "json", b"{", run="far") | {"_timestamp": None}], QUARANTINE)
+    far = pa.Table.from_pylist([entry(7, "type", b"{", "id", run="far")])
     times = pa.array([1_795_590_000_000_000_000]).cast(pa.timestamp("us", "UTC"))
-    far = far.set_column(QUARANTINE.names.index("_timestamp"), "_timestamp", times)
-    write_deltalake(refusals, far, mode="append")
-    found = look(refusals, rule="json", show=1)
+    write_deltalake(refusals, far.set_column(far.column_names.index("_timestamp"), "_timestamp", times), mode="append")
+    found = look(refusals, run="far", show=1)
     assert found.groups[0].as_dict()["last"] == found.samples[0].timestamp == "the year 58869"
     assert look(refusals, since=ZERO + timedelta(days=1)).records == 1
 
@@ -290,9 +281,8 @@ def test_delta_path_that_another_program_logged_otherwise_is_refused(tmp_path: P
     add = {"path": raw, "partitionValues": {"city": name}, "size": 1, "modificationTime": 1, "dataChange": True}
     (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"add": add}))
     table = DeltaTable(str(tmp_path))
-    with pytest.raises(ConfigError, match="cannot remove") as refused:
+    with pytest.raises(ConfigError, match=re.escape(raw)):
         check_removable("t", paths(table))
-    assert raw in str(refused.value)
     table.create_write_transaction([RemoveAction(raw, True, 1)], "append", table.schema(), partition_by=["city"])
     assert paths(DeltaTable(str(tmp_path))) == [raw], "delta-rs removes it now: the check is needed no more"
 

@@ -129,7 +129,6 @@ def ran(place: Place, run: str, rows: int, verdict: str | None = "passed", **jud
 
 
 def idle(place: Place, run: str) -> None:
-    """Begin a run that finds no records."""
     with attempt(place.ledger, run):
         pass
 
@@ -140,7 +139,6 @@ def volumes(place: Place, limit: int = 20) -> list[int]:
 
 
 def thousands(place: Place, count: int = 8) -> None:
-    """Record accepted runs of a thousand rows."""
     for number in range(count):
         ran(place, f"r{number}", 1000)
 
@@ -263,7 +261,6 @@ def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place:
 
 
 def wrote(place: Place, run: str, number: int, at: datetime, *, epoch: int = 1) -> None:
-    """Record a batch with one row of this time."""
     stamp = at.isoformat(timespec="microseconds")
     there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
     place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, facts=[there])

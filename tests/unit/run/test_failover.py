@@ -27,7 +27,6 @@ Origin = tuple[str, int, int]
 
 
 def of(*placed: tuple[str, int, Origin]) -> Origins:
-    """Return the origins of records by their stream and offset."""
     columns: Any = [(stream, 0, offset, *origin) for stream, offset, origin in placed]
     return Origins(*(list(column) for column in zip(*columns, strict=True))) if placed else Origins(*[[]] * 6)
 

@@ -61,7 +61,6 @@ def redrive(place: Place, run: str, chance: random.Random) -> None:
 
 
 def unquarantine(place: Place, run: str, chance: random.Random) -> None:
-    """Write some quarantined records."""
     chosen = [row for row in place.quarantine if chance.random() < 0.5]
     place.quarantine = [row for row in place.quarantine if row not in chosen]
     place.sink += [(topic, partition, offset, run) for topic, partition, offset, _ in chosen]
