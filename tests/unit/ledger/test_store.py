@@ -194,13 +194,11 @@ def test_sqlite_reader_and_writer_do_not_wait_for_each_other(tmp_path: Path) -> 
 @pytest.fixture(scope="module")
 def german_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """URL of a PostgreSQL server that speaks German."""
-    programs = binaries()
-    if programs is None:
-        pytest.skip("no PostgreSQL server binaries here: apt-get install postgresql")
+    programs, messages = binaries(), list(Path("/usr/share/locale/de/LC_MESSAGES").glob("postgres-*.mo"))
+    if programs is None or not messages:
+        pytest.skip("no PostgreSQL server with German messages here: apt-get install postgresql")
     if shutil.which("localedef") is None or not Path("/usr/share/i18n/locales/de_DE").exists():
         pytest.skip("no locales to be made here: apt-get install locales")
-    if not list(Path("/usr/share/locale/de/LC_MESSAGES").glob("postgres-*.mo")):
-        pytest.skip("PostgreSQL has no German messages here")
     folder = Path("/tmp") / f"sluice-locale-{os.getpid()}"  # the server runs as another user
     folder.mkdir()
     subprocess.run(["localedef", "-i", "de_DE", "-f", "UTF-8", str(folder / "de_DE.UTF-8")], check=True)
