@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
-from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
-from deltalake.transaction import AddAction
+from deltalake import DeltaTable, write_deltalake
 from tests.fixtures.books import Place, rows, span, split
 from tests.fixtures.golden import Golden
+from tests.fixtures.wal import Made, record
 
 from sluice.audit import audit, deep, deep_audit, snapshot
 from sluice.errors import SinkError
 from sluice.facts import Windows
 from sluice.ledger.events import SegmentSealed
 from sluice.pipeline import load
-from sluice.wal.catalog import SEAL, seal_text
-from sluice.wal.segment import inspect, spread
+from sluice.wal.catalog import SEAL
 
 
 def test_deep_audit_finds_a_right_pipeline_right(story: Place) -> None:
@@ -135,44 +131,14 @@ def test_deep_audit_names_a_sink_without_offsets(story: Place) -> None:
     assert f"the sink {story.path} has no column _topic, _partition, _offset, _run" in story.deep().problems
 
 
-FOLDER = "batches/e2-000000-0a1b2c3d"
-LOG_SCHEMA = pa.schema(
-    [("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64()),
-     ("timestamp", pa.timestamp("us", "UTC"))]
-)  # fmt: skip
-
-
 @pytest.fixture
 def logged(story: Place) -> Place:
     """The same story, with a write-ahead log of its second epoch: two segments, sealed by one batch."""
-    root, ranges = story.home.log("p"), [span(10, 20), span(5, 8, 1)]
-    DeltaTable.create(root, Schema.from_arrow(LOG_SCHEMA))
-    Path(root, FOLDER).mkdir(parents=True)
-    for number, item in enumerate(ranges):
-        records = [
-            {"value": random.Random(o).randbytes(400), "topic": "t", "partition": item.partition, "offset": o,
-             "timestamp": o * 10**6}
-            for o in range(item.start, item.end)
-        ]  # fmt: skip
-        data = pa.Table.from_pylist(records, LOG_SCHEMA)
-        pq.write_table(data, f"{root}/{FOLDER}/part-{number}.parquet", write_page_checksum=True)
-    parts = [inspect(fsspec.filesystem("file"), root, f"{FOLDER}/part-{number}.parquet") for number in range(2)]
-    segments = spread(parts, ranges)
-    Path(root, FOLDER, SEAL).write_text(seal_text(segments))
-    added = [
-        AddAction(
-            s.path, s.length, {}, 0, True,
-            json.dumps({
-                "numRecords": s.records, "nullCount": {},
-                "minValues": {"topic": "t", "partition": s.range.partition, "offset": s.range.start},
-                "maxValues": {"topic": "t", "partition": s.range.partition, "offset": s.range.end - 1},
-            }),
-        )
-        for s in segments
-    ]  # fmt: skip
-    table = DeltaTable(root)
-    sealed = CommitProperties(app_transactions=[Transaction("sluice:p:2:log", 0, None)])
-    table.create_write_transaction(added, "append", table.schema(), commit_properties=sealed)
+    ranges = [span(10, 20), span(5, 8, 1)]
+    records = [
+        [record(o, r.partition, value=random.Random(o).randbytes(400)) for o in range(r.start, r.end)] for r in ranges
+    ]
+    segments = Made(Path(story.home.log("p")), epoch=2).seal(0, records, ranges)
     with story.ledger.acquire("p", "b") as lease:
         story.ledger.record(lease, SegmentSealed.of(2, 0, [s.as_dict() for s in segments]))
     story.write()
@@ -189,31 +155,21 @@ def test_deep_audit_of_a_whole_log_reports_its_progress(logged: Place, monkeypat
     assert "2 of 2" in progress[-1]
 
 
-def garble(file: Path) -> None:
+@pytest.mark.parametrize("how", ["garbled", "truncated", "missing"])
+def test_deep_audit_names_a_damaged_segment(logged: Place, how: str) -> None:
+    file, _ = sorted(Path(logged.home.log("p")).glob("batches/*/*.parquet"))
     raw = bytearray(file.read_bytes())
     raw[len(raw) // 3] ^= 1
-    file.write_bytes(raw)
-
-
-@pytest.mark.parametrize(
-    ("damage", "how"),
-    [
-        (garble, "garbled"),
-        (lambda f: f.write_bytes(f.read_bytes()[:-9]), "truncated"),
-        (lambda f: f.unlink(), "missing"),
-    ],
-    ids=["garbled", "truncated", "missing"],
-)
-def test_deep_audit_names_a_damaged_segment(logged: Place, damage: Callable[[Path], Any], how: str) -> None:
-    damage(Path(logged.home.log("p"), FOLDER, "part-0.parquet"))
+    file.unlink() if how == "missing" else file.write_bytes(raw if how == "garbled" else raw[:-9])
     (problem,) = logged.deep().problems
-    assert f"{FOLDER}/part-0.parquet of t-0 [10, 20) is {how}" in problem
+    assert f"{file.parent.name}/{file.name} of t-0 [10, 20) is {how}" in problem
 
 
 def test_deep_audit_names_a_damaged_seal_and_a_removed_log(logged: Place) -> None:
-    Path(logged.home.log("p"), FOLDER, SEAL).write_text("{")
+    (seal,) = Path(logged.home.log("p")).glob(f"batches/*/{SEAL}")
+    seal.write_text("{")
     (problem,) = logged.deep().problems
-    assert f"{FOLDER}/{SEAL}" in problem
+    assert f"{seal.parent.name}/{SEAL}" in problem
     Path(logged.home.log("p")).rename(logged.root / "elsewhere")
     (problem,) = logged.deep().problems
     assert ("batch 0 of epoch 2" in problem, logged.home.log("p") in problem) == (True, True)

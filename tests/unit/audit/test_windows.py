@@ -93,9 +93,7 @@ def test_window_audit_recomputes_a_batch_once_from_its_records(place: Place, spe
         ("sessions", (4 * HOUR, 9 * HOUR + 2)),  # of an event time, and until a gap behind the last one
     ],
 )
-def test_window_audit_recomputes_nothing_from_records_of_another_aggregation(
-    request: pytest.FixtureRequest, place: Place, kind: str, doubtful: tuple[int, int]
-) -> None:
+def test_window_audit_recomputes_no_other_aggregation(request: Any, place: Place, kind: str, doubtful: Any) -> None:
     spec = request.getfixturevalue(kind)
     plan = planned(place, spec, move(spec, 1, 0, 0, 4, 3), move(spec, 1, 1, 4, 9, 7, aggregation="another"))
     assert [row[:5] for row in plan.recomputed] == [["t", 0, 0, 4, 1]], "it may take another event time"

@@ -11,6 +11,7 @@ import pytest
 from tests.fixtures.books import Place, lost, rows, span, split
 from tests.fixtures.golden import Golden
 from tests.fixtures.ledgers import attempt
+from tests.unit.ledger.conftest import run
 
 from sluice.audit import audit, deep, sieve
 from sluice.audit.cover import Cover
@@ -91,11 +92,7 @@ def test_audit_counts_redriven_offsets_as_their_last_outcome(place: Place) -> No
 
 def test_audit_is_the_same_on_each_database(ledger_url: str) -> None:
     ledger = Ledger.open(ledger_url)
-    with attempt(ledger, "r") as lease:
-        for batch, accounts in enumerate(
-            ([split(0, 5), split(0, 5, 1), split(2, 5, 2)], [split(6, 9), split(4, 9, 1), split(5, 9, 2)])
-        ):
-            ledger.record(lease, *batch_committed(1, batch, accounts))
+    run(ledger, "r", [split(0, 5), split(0, 5, 1), split(2, 5, 2)], [split(6, 9), split(4, 9, 1), split(5, 9, 2)])
     report = audit(ledger, "p")
     assert report.problems == [
         "a gap between t-0 [0, 5) and t-0 [6, 9)", "an overlap between t-1 [0, 5) and t-1 [4, 9)",
@@ -161,7 +158,7 @@ def test_deep_audit_judges_random_tables_as_a_slow_oracle(place: Place) -> None:
     rng = random.Random(5)
     ends = {partition: rng.randint(0, 5) for partition in range(300)}
     wrong = set()
-    for run in ("a", "b", "c"):
+    for name in ("a", "b", "c"):
         accounts = []
         for partition, start in ends.items():
             ends[partition] = end = start + rng.randint(0, 12)
@@ -173,10 +170,10 @@ def test_deep_audit_judges_random_tables_as_a_slow_oracle(place: Place) -> None:
                 there = rng.choices([fits, [0, 0], [1, 0], [0, 1], [1, 1], [2, 0], [0, 2]], [400, 1, 1, 1, 1, 1, 1])[0]
                 wrong |= {partition} if there != fits else set()
                 for table, copies in zip((place.sink, place.quarantine), there, strict=True):
-                    table += rows(run, *[offset] * copies, partition=partition)
+                    table += rows(name, *[offset] * copies, partition=partition)
             if parts:
                 accounts.append(split(start, end, partition, **parts))
-        place.commit(run, *accounts)
+        place.commit(name, *accounts)
     found = place.found()
     assert {partition for partition in ends if any(f"t-{partition} " in problem for problem in found)} == wrong
     assert 20 < len(wrong) < 100
@@ -191,7 +188,8 @@ def test_audit_covers_count_and_cut_like_sets() -> None:
         inside = {o for r in ranges for o in range(r.start, r.end)} & set(range(asked.start, asked.end))
         cover = Cover(ranges)
         assert cover.length(asked.start, asked.end) == len(inside)
-        cut, holes = (
-            {o for r in found for o in range(r.start, r.end)} for found in (cover.cut(asked), cover.holes(asked))
-        )
-        assert (cut, holes) == (inside, set(range(asked.start, asked.end)) - inside)
+        for found, there in (
+            (cover.cut(asked), inside),
+            (cover.holes(asked), {*range(asked.start, asked.end)} - inside),
+        ):
+            assert {o for r in found for o in range(r.start, r.end)} == there

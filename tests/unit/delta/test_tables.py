@@ -1,20 +1,25 @@
-"""Delta tables: versions of a joined table and of transactions, and records of a quarantine."""
+"""Delta tables: versions of a joined table and of transactions, records of a quarantine, and paths to remove."""
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pyarrow as pa
 import pytest
-from deltalake import DeltaTable, write_deltalake
+from deltalake import DeltaTable, Schema, write_deltalake
+from deltalake.transaction import AddAction, RemoveAction
 from tests.fixtures.deltas import committed
 from tests.fixtures.showcase import quarantine
 
 from sluice.decoders.explain import explained
 from sluice.delta.notes import note_of
+from sluice.delta.paths import check_gone, check_removable, logged
 from sluice.delta.pinned import PinnedTable, pin
 from sluice.delta.refused import Refused, refused
 from sluice.delta.samples import look
@@ -54,9 +59,7 @@ def recorded(version: int, path: str = "carriers") -> dict[str, Any]:
         ({"timestamp": datetime.now(UTC) + timedelta(days=1)}, 2),
     ],
 )
-def test_joined_table_has_the_version_of_the_file_then_the_recorded_one_then_the_newest(
-    path: str, how: dict[str, Any], version: int
-) -> None:
+def test_joined_table_has_the_version_of_file_then_record_then_newest(path: str, how: Any, version: int) -> None:
     found = pinned(path, **how)
     assert found.version == version
     assert found.as_dict() == {"path": "carriers", "version": version, "files_hash": found.files_hash}
@@ -104,9 +107,7 @@ def test_joined_table_refuses_a_version_that_the_log_does_not_have(path: str, ve
     assert pinned(path).version == 2
 
 
-def test_joined_table_that_is_missing_is_a_mistake_and_a_broken_one_is_tried_again_later(
-    path: str, tmp_path: Path
-) -> None:
+def test_joined_table_that_is_missing_is_a_mistake_and_a_broken_one_is_not(path: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"tables\.carriers: .*/nowhere") as caught:
         pinned(str(tmp_path / "nowhere"))
     assert "tables.carriers.delta.path" in caught.value.next_step
@@ -118,9 +119,8 @@ def test_joined_table_that_is_missing_is_a_mistake_and_a_broken_one_is_tried_aga
 def test_delta_transactions_are_found_on_both_sides_of_a_checkpoint(tmp_path: Path) -> None:
     wanted = [(f"app {n % 7}", n) for n in range(23)]
     table = committed(tmp_path / "t", *wanted, settings={"delta.checkpointInterval": "10"})
-    assert (tmp_path / "t" / "_delta_log" / "_last_checkpoint").exists()
-    assert transaction_versions(str(tmp_path / "t"), table.version()) == dict(wanted)
     assert {app: table.transaction_version(app) for app in dict(wanted)} == dict(wanted)
+    assert transaction_versions(str(tmp_path / "t"), table.version()) == dict(wanted)
     for file in (tmp_path / "t" / "_delta_log").glob("*0000.json"):
         file.unlink()  # the checkpoint holds these
     assert transaction_versions(str(tmp_path / "t"), table.version()) == dict(wanted)
@@ -128,8 +128,8 @@ def test_delta_transactions_are_found_on_both_sides_of_a_checkpoint(tmp_path: Pa
 
 def test_delta_transactions_are_found_without_a_checkpoint(tmp_path: Path) -> None:
     table = committed(tmp_path / "t", ("a", 0), ("b", 3), ("a", 1))
-    assert transaction_versions(str(tmp_path / "t"), table.version()) == {"a": 1, "b": 3}
-    assert transaction_versions(str(tmp_path / "t"), 2) == {"a": 0, "b": 3}
+    found = [transaction_versions(str(tmp_path / "t"), version) for version in (2, table.version())]
+    assert found == [{"a": 0, "b": 3}, {"a": 1, "b": 3}]
 
 
 @pytest.mark.parametrize("what", ["a commit is missing", "the checkpoint has parts", "the checkpoint is garbled"])
@@ -146,21 +146,12 @@ def test_delta_transactions_of_a_log_of_another_form_are_left_to_delta_rs(tmp_pa
 
 
 ZERO = datetime(2026, 1, 1, tzinfo=UTC)
-HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-ERRORS = pa.list_(pa.struct([("rule", pa.string()), ("severity", pa.string()), ("column", pa.string())]))
-QUARANTINE = pa.schema(
-    [
-        ("key", pa.binary()), ("value", pa.binary()), ("headers", HEADERS), ("_topic", pa.string()),
-        ("_partition", pa.int32()), ("_offset", pa.int64()), ("_timestamp", pa.timestamp("us", "UTC")),
-        ("_run", pa.string()), ("_errors", ERRORS),
-    ]
-)  # fmt: skip
 
 
 def entry(offset: int, rule: str, value: bytes | None, column: str | None = None, run: str = "a") -> dict[str, Any]:
     return {
-        "key": b"k%d" % offset, "value": value, "headers": None, "_topic": "t", "_partition": 0, "_offset": offset,
-        "_timestamp": ZERO + timedelta(hours=offset), "_run": run,
+        "key": b"k%d" % offset, "value": value, "_topic": "t", "_partition": 0, "_offset": offset, "_run": run,
+        "_timestamp": ZERO + timedelta(hours=offset), "headers": [{"key": "h", "value": b"v"}],
         "_errors": [{"rule": rule, "severity": "critical", "column": column}],
     }  # fmt: skip
 
@@ -178,16 +169,15 @@ def refusals(tmp_path: Path) -> str:
     ]
     target = str(tmp_path / "quarantine")
     for part in (rows[:4], rows[4:]):
-        write_deltalake(target, pa.Table.from_pylist(part, QUARANTINE), mode="append")
+        write_deltalake(target, pa.Table.from_pylist(part), mode="append")
     return target
 
 
 def test_quarantine_shows_a_record_with_a_time_that_python_does_not_have(refusals: str) -> None:
-    far = pa.Table.from_pylist([entry(7, "json", b"{", run="far") | {"_timestamp": None}], QUARANTINE)
+    far = pa.Table.from_pylist([entry(7, "type", b"{", "id", run="far")])
     times = pa.array([1_795_590_000_000_000_000]).cast(pa.timestamp("us", "UTC"))
-    far = far.set_column(QUARANTINE.names.index("_timestamp"), "_timestamp", times)
-    write_deltalake(refusals, far, mode="append")
-    found = look(refusals, rule="json", show=1)
+    write_deltalake(refusals, far.set_column(far.column_names.index("_timestamp"), "_timestamp", times), mode="append")
+    found = look(refusals, run="far", show=1)
     assert found.groups[0].as_dict()["last"] == found.samples[0].timestamp == "the year 58869"
     assert look(refusals, since=ZERO + timedelta(days=1)).records == 1
 
@@ -195,12 +185,10 @@ def test_quarantine_shows_a_record_with_a_time_that_python_does_not_have(refusal
 def test_quarantine_counts_records_by_rule_and_column(refusals: str) -> None:
     found = look(refusals)
     assert (found.records, found.samples) == (7, [])
-    assert [(g.rule, g.column, g.records, g.runs) for g in found.groups] == [
-        ("type", "id", 2, 2), ("json", None, 1, 1), ("null_value", None, 1, 1), ("type", "missing", 1, 1),
-        ("type", "o.p", 1, 1), ("utf8", None, 1, 1),
-    ]  # fmt: skip
-    first = found.groups[0].as_dict()
-    assert (first["first"], first["last"]) == ("2026-01-01T01:00:00+00:00", "2026-01-01T02:00:00+00:00")
+    first, *others = [list(group.as_dict().values()) for group in found.groups]
+    assert first == ["type", "id", 2, 2, "2026-01-01T01:00:00+00:00", "2026-01-01T02:00:00+00:00"]
+    columns = [("json", None), ("null_value", None), ("type", "missing"), ("type", "o.p"), ("utf8", None)]
+    assert [tuple(group[:4]) for group in others] == [(*names, 1, 1) for names in columns]
 
 
 def test_quarantine_shows_the_newest_samples_with_their_detail(refusals: str) -> None:
@@ -261,7 +249,46 @@ def test_quarantine_counts_refused_records_for_the_page(tmp_path: Path) -> None:
         ({"sluice": "7"}, None),
     ],
 )
-def test_delta_note_of_a_commit_is_read_as_each_library_returns_it(
-    commit: dict[str, Any], note: dict[str, Any]
-) -> None:
+def test_delta_note_of_a_commit_is_read_as_each_library_returns_it(commit: dict[str, Any], note: Any) -> None:
     assert note_of(commit) == note
+
+
+CITY = pa.schema([("id", pa.int64()), ("city", pa.string())])
+
+
+def paths(table: DeltaTable) -> list[str]:
+    return list(pa.table(table.get_add_actions(flatten=True))["path"].to_pylist())
+
+
+def test_delta_rs_logs_each_character_as_expected_and_takes_it_away_again(tmp_path: Path) -> None:
+    table = DeltaTable.create(str(tmp_path), Schema.from_arrow(CITY), partition_by=["city"])
+    letters = [chr(n) for n in range(1, 256) if chr(n) != "/"] + ["日", "\U0001f600"]
+    files = [f"city=x{letter}y/f.parquet" for letter in letters]
+    added = [AddAction(file, 1, {"city": "x"}, 1, True, '{"numRecords": 1}') for file in files]
+    table.create_write_transaction(added, "append", table.schema(), partition_by=["city"])
+    table.update_incremental()
+    assert sorted(paths(table)) == sorted(map(logged, files))
+    check_removable("t", paths(table))
+    removed = [RemoveAction(unquote(path), True, 1) for path in paths(table)]
+    table.create_write_transaction(removed, "append", table.schema(), partition_by=["city"])
+    assert paths(DeltaTable(str(tmp_path))) == []
+
+
+@pytest.mark.parametrize("name", ["München", "a*b", "[x]", "a b"])
+def test_delta_path_that_another_program_logged_otherwise_is_refused(tmp_path: Path, name: str) -> None:
+    DeltaTable.create(str(tmp_path), Schema.from_arrow(CITY), partition_by=["city"])
+    raw = f"city={name}/f.parquet"  # Spark logs letters beyond ASCII so
+    add = {"path": raw, "partitionValues": {"city": name}, "size": 1, "modificationTime": 1, "dataChange": True}
+    (tmp_path / "_delta_log" / f"{1:020}.json").write_text(json.dumps({"add": add}))
+    table = DeltaTable(str(tmp_path))
+    with pytest.raises(ConfigError, match=re.escape(raw)):
+        check_removable("t", paths(table))
+    table.create_write_transaction([RemoveAction(raw, True, 1)], "append", table.schema(), partition_by=["city"])
+    assert paths(DeltaTable(str(tmp_path))) == [raw], "delta-rs removes it now: the check is needed no more"
+
+
+def test_delta_file_that_was_to_go_and_is_there_is_an_error() -> None:
+    check_gone("t", ["b", "c"], ["a"], 7)
+    with pytest.raises(SinkError, match=r"2 files .* such as a") as found:
+        check_gone("t", ["a", "b", "c"], ["b", "a"], 7)
+    assert "version 7" in found.value.next_step

@@ -21,8 +21,7 @@ from sluice.sources.state import PartitionState
 
 def drafted(*values: bytes | None, keys: list[bytes] | None = None, topic: str = "shop.Orders") -> Draft:
     records = [Sampled(0, n, 1_767_225_600_000 + n, keys[n] if keys else None, v) for n, v in enumerate(values)]
-    name = "orders" if topic == "shop.Orders" else name_for(topic)
-    return draft(records, topic=topic, name=name, connection="kafka_default")
+    return draft(records, topic=topic, name=name_for(topic).removeprefix("shop_"), connection="kafka_default")
 
 
 def orders(count: int, **more: object) -> list[bytes]:
@@ -41,10 +40,8 @@ def test_draft_is_a_pipeline_and_a_suite_that_a_run_takes(
     assert spec.decode.config.names == ["id", "shop", "placed_at", "order", "a b"]
     assert ("`a b` AS a_b" in spec.transform.sql, "`order`," in spec.transform.sql) == (True, True)
     suite: Any = Suite.of(spec)
-    assert {(e["kwargs"]["column"], e["severity"]) for e in suite.expectations} == {
-        ("id", "critical"), ("id", "warning"), ("shop", "warning"), ("placed_at", "warning"), ("order", "warning"),
-        ("a_b", "warning"),
-    }  # fmt: skip
+    warned = [(column, "warning") for column in ("id", "shop", "placed_at", "order", "a_b")]
+    assert {(e["kwargs"]["column"], e["severity"]) for e in suite.expectations} == {("id", "critical"), *warned}
     assert (made.key, made.event_time) == ("id", "placed_at")
     golden("init", made.pipeline)
     assert all(f"#   {doubt}" in made.pipeline for doubt in made.doubts)
@@ -85,16 +82,14 @@ def test_draft_doubts_more_fields_than_spark_takes_first(parts: int, said: bool)
 
 
 def test_draft_overwrites_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "pipelines"
     made = drafted(*orders(3))
-    made.write(folder)
-    (folder / "orders.yaml").write_text("mine")
-    suite = tmp_path / "expectations" / "orders.json"
+    file, suite = made.write(tmp_path / "pipelines")
+    file.write_text("mine")
     for _ in range(2):
         with pytest.raises(ConfigError, match="orders"):
-            made.write(folder)
+            made.write(file.parent)
         suite.unlink(missing_ok=True)
-    assert ((folder / "orders.yaml").read_text(), suite.exists()) == ("mine", False), "half a draft is none"
+    assert (file.read_text(), suite.exists()) == ("mine", False), "half a draft is none"
 
 
 @pytest.mark.parametrize(
@@ -203,9 +198,7 @@ def test_draft_recognizes_unix_times_by_name_and_size(value: str, function: str 
         ([0, 0], 4, []),
     ],
 )
-def test_draft_samples_the_oldest_and_newest_records_of_each_partition(
-    sizes: list[int], records: int, read: list[tuple[int, int, int]]
-) -> None:
+def test_draft_samples_the_oldest_and_newest_records(sizes: list[int], records: int, read: list[Any]) -> None:
     states = {n: PartitionState(0, size) for n, size in enumerate(sizes)}
     assert list(stretches(states, records)) == read
     assert list(stretches({0: PartitionState(90, 100)}, 50)) == [(0, 90, 100)], "from the beginning of the log"

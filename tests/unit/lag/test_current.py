@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -44,9 +43,7 @@ def resets(place: Place) -> None:
         (41, resets),
     ],
 )
-def test_lag_counts_a_failed_run_as_settled_after_a_decision(
-    place: Place, code: int, decide: Callable[[Place], object]
-) -> None:
+def test_lag_counts_a_failed_run_as_settled_after_a_decision(place: Place, code: int, decide: Any) -> None:
     place.commit("earlier", split(0, 5))
     fails(place, code)
     assert [(run.code, run.settled) for run in _history(place.ledger, "p")] == [(code, False), (None, False)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from tests.fixtures.books import span
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.lag import Backlog, Limits, PartitionLag, PastRun, Status, measure
+from sluice.lag import Backlog, Limits, PastRun, Status, measure
 from sluice.pipeline.starting import Lag
 from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
@@ -56,7 +56,7 @@ def at(position: int, *spans: tuple[int, ...], **known: Any) -> Backlog:
     ],
 )
 def test_lag_of_a_partition_has_a_status_and_numbers(
-    position: int, log: tuple[int, ...], known: dict[str, Any], status: Status, numbers: tuple[int | None, ...]
+    position: int, log: Any, known: Any, status: Status, numbers: Any
 ) -> None:
     backlog = at(position, log, **known, limits=Limits(1_000_000))
     (part,) = backlog.partitions
@@ -65,10 +65,6 @@ def test_lag_of_a_partition_has_a_status_and_numbers(
     problem = status in (Status.LOST, Status.RECREATED)
     assert (backlog.over, backlog.incomplete) == (False, False)
     assert (backlog.needs_a_run, backlog.worth_a_run) == (problem, problem)
-
-
-def test_lag_of_a_partition_without_an_answer_is_unknown() -> None:
-    assert PartitionLag("t", 0, 4, None, None).status is Status.UNKNOWN
 
 
 def test_lag_counts_added_partitions_and_names_those_that_are_gone() -> None:
@@ -88,9 +84,7 @@ def test_lag_counts_added_partitions_and_names_those_that_are_gone() -> None:
         ({"t": {}}, "latest", 7, 3),
     ],
 )
-def test_lag_of_a_partition_without_a_position_is_new(
-    positions: dict[str, dict[int, int]] | None, starting: Literal["earliest", "latest"], records: int, lost: int
-) -> None:
+def test_lag_of_a_partition_without_a_position_is_new(positions: Any, starting: Any, records: int, lost: int) -> None:
     (part,) = measure("p", positions, [topic((3, 10))], starting).partitions
     assert (part.position, part.records, part.lost) == (None, records, lost)
     assert part.status is (Status.LOST if lost else Status.NEW)
@@ -137,9 +131,7 @@ def test_lag_shows_the_error_that_waiting_fixes_least(errors: list[SluiceError],
 
 def test_lag_statuses_are_ordered_by_severity() -> None:
     order = ["OK", "NEW", "BACKLOG", "CLOCK", "GROWING", "UNKNOWN", "STUCK", "REWOUND", "LOST", "RECREATED", "AUTH"]
-    assert [s.value for s in Status] == order
-    for mild, severe in zip(list(Status), list(Status)[1:], strict=False):
-        assert Status.worst([mild, severe, mild]) is severe
+    assert [Status.worst([*map(Status, order[: n + 1]), Status.OK]) for n in range(len(order))] == order
     assert Status.worst([]) is Status.OK
 
 
@@ -161,9 +153,7 @@ def test_lag_has_the_age_of_the_oldest_first_unread_record() -> None:
     ("behind", "age", "over"),
     [((), None, True), ((-7200, -3600), None, True), ((-3600, 30, 90), 90.0, True), ((59,), 59.0, False)],
 )
-def test_lag_behind_a_record_from_the_future_has_the_age_of_others(
-    behind: tuple[int, ...], age: float | None, over: bool
-) -> None:
+def test_lag_behind_a_record_from_the_future_has_the_age_of_others(behind: Any, age: Any, over: bool) -> None:
     others = tuple((NOW - timedelta(seconds=seconds)).timestamp() for seconds in behind)
     first = {("t", 0): replace(ago(-3600), others=others)}
     backlog = at(4, (0, 10), first_unread=first, limits=Limits(None, MINUTE))
@@ -174,9 +164,7 @@ def test_lag_behind_a_record_from_the_future_has_the_age_of_others(
     ("retention", "share", "over"),
     [({"t": timedelta(hours=4)}, 0.25, (True, False)), ({}, None, (False, False)), ({"t": None}, None, (False, False))],
 )
-def test_lag_has_a_share_of_the_retention_time(
-    retention: dict[str, timedelta | None], share: float | None, over: tuple[bool, bool]
-) -> None:
+def test_lag_has_a_share_of_the_retention_time(retention: Any, share: float | None, over: tuple[bool, bool]) -> None:
     backlog = at(4, (0, 10), first_unread={("t", 0): ago(3600)}, retention=retention)
     assert backlog.share == (share and pytest.approx(share))
     assert tuple(replace(backlog, limits=Limits(None, None, limit)).over for limit in (0.2, 0.25)) == over
@@ -193,9 +181,7 @@ def test_lag_has_a_share_of_the_retention_time(
         (10, 0, None, None),  # nothing waits
     ],
 )
-def test_lag_is_late_by_the_offset_at_the_age_limit_without_the_right_to_read(
-    position: int, first: int, offset: int | None, late: bool | None
-) -> None:
+def test_lag_is_late_by_the_offset_at_the_age_limit(position: int, first: int, offset: Any, late: bool | None) -> None:
     backlog = at(position, (first, 10), at_age_limit={("t", 0): offset}, limits=Limits(None, MINUTE))
     assert (backlog.partitions[0].late, backlog.over) == (late, bool(late))
     assert backlog.age == (0.0 if late is None else None)
@@ -247,20 +233,18 @@ def test_lag_as_dict_has_each_partition_the_error_and_the_limits() -> None:
     assert (form["lag"], form["verdict"], form["at"]) == (7, "LOST", "2026-11-21T12:00:00.000+00:00")
     assert (form["error"]["type"], form["error"]["exit_code"]) == ("SourceUnreachableError", 20)
     assert form["limits"] == {"max_records": 5, "max_age": 120.0, "max_retention_share": None, "match": "any"}
-    assert form["partitions"][0] == {
-        "topic": "t", "partition": 0, "status": "LOST", "position": 4, "start": 5, "end": 10, "lag": 5, "lost": 1,
-        "beyond": 0, "pending": None, "age": None, "share": None, "clock": None, "error": None,
-    }  # fmt: skip
+    known = {"topic": "t", "partition": 0, "status": "LOST", "position": 4, "start": 5, "end": 10, "lag": 5, "lost": 1}
+    unknown = dict.fromkeys(("pending", "age", "share", "clock", "error"))
+    assert form["partitions"][0] == {**known, "beyond": 0, **unknown}
 
 
 def test_lag_is_not_worth_a_run_beside_another_or_a_hold() -> None:
-    backlog = at(4, (0, 10))
-    assert (backlog.over, backlog.worth_a_run) == (True, True)
+    assert (at(4, (0, 10)).over, at(4, (0, 10)).worth_a_run) == (True, True)
+    assert at(4, (0, 10), running="r1").running == "r1"
     for known in ({"running": "r1"}, {"held": "bad"}):
-        kept = replace(backlog, **known)
+        kept = replace(at(4, (0, 10)), **known)
         assert (kept.over, kept.worth_a_run) == (True, False)
         assert known.items() <= kept.as_dict().items()
-    assert at(4, (0, 10), running="r1").running == "r1"
 
 
 POISON = PastRun("failed", [span(4, 10)], [], 1)
@@ -310,35 +294,14 @@ def test_lag_is_growing_if_runs_find_more_each_time(history: list[PastRun], limi
 
 
 def test_lag_is_stuck_or_growing_in_single_partitions() -> None:
-    history = [PastRun("failed", [span(4, 10), span(4, 10, 1)], [], 1)] * 3
-    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10))], history=history)
+    stuck = [PastRun("failed", [span(4, 10), span(4, 10, 1)], [], 1)] * 3
+    backlog = measure("p", {"t": {0: 4, 1: 10}}, [topic((0, 10), (0, 10))], history=stuck)
     assert [p.status for p in backlog.partitions] == [Status.STUCK, Status.OK]
-    history = [PastRun("done", [span(0, n), span(0, 50, 1)]) for n in (300, 200, 100)]
-    backlog = at(0, (0, 400), (0, 400), history=history)
-    assert [p.status for p in backlog.partitions] == [Status.GROWING, Status.BACKLOG]
-
-
-def test_lag_of_a_day_of_hourly_runs_raises_no_alarm() -> None:
-    """1,000 records an hour, a run each hour, a look each minute: the position stands still in between."""
-    history: list[PastRun] = []
-    position = 0
-    for minute in range(24 * 60):
-        end = minute * 1000 // 60
-        if minute % 60 == 0 and minute:
-            history.insert(0, PastRun("done", [span(position, end)], [span(position, end)]))
-            position = end
-        first = {("t", 0): ago(-position * 60 / 1000 * 60)} if end > position else {}
-        backlog = measure(
-            "p", {"t": {0: position}}, [topic((0, end))], history=history, limits=Limits(1500, 90 * MINUTE),
-            now=NOW + minute * MINUTE, first_unread=first, furthest={"t": {0: position}},
-        )  # fmt: skip
-        assert (backlog.over, backlog.worth_a_run) == (False, False), minute
-        assert backlog.verdict in (Status.OK, Status.BACKLOG), minute
+    growing = [PastRun("done", [span(0, n), span(0, 50, 1)]) for n in (300, 200, 100)]
+    assert [p.status for p in at(0, (0, 400), (0, 400), history=growing).partitions] == [Status.GROWING, Status.BACKLOG]
 
 
 def test_lag_of_an_idle_hour_raises_no_alarm() -> None:
-    known: dict[str, Any] = {"limits": Limits(0, MINUTE, 0.01), "history": [PastRun("done")] * 3 + [DONE]}
-    for minute in range(60):
-        now, retention = NOW + minute * MINUTE, {"t": 5 * MINUTE}
-        idle = measure("p", {"t": {0: 4}}, [topic((0, 4))], now=now, retention=retention, **known)
-        assert (idle.verdict, idle.over, idle.age, idle.share) == (Status.OK, False, 0.0, 0.0)
+    history, retention = [PastRun("done")] * 3 + [DONE], {"t": 5 * MINUTE}
+    idle = at(4, (0, 4), limits=Limits(0, MINUTE, 0.01), history=history, retention=retention)
+    assert (idle.verdict, idle.over, idle.age, idle.share) == (Status.OK, False, 0.0, 0.0)

@@ -90,9 +90,7 @@ def repository(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Repo
     server.server_close()
 
 
-def test_fetch_downloads_a_set_once_in_the_order_of_the_lock(
-    repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_fetch_downloads_a_set_once(repository: Repository, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     files = jars.fetch("spark", report=lines.append)
     assert [file.name for file in files] == ["a-1.0.jar", "b_2.13-2.0.jar"]
@@ -121,9 +119,7 @@ def test_fetch_continues_a_broken_transfer_and_asks_a_busy_server_again(reposito
     [CONTENT[A][:150_000], b"rubbish", CONTENT[A] + b"too long", CONTENT[A]],
     ids=["beginning", "rubbish", "long", "whole"],
 )
-def test_fetch_continues_a_partial_file_and_verifies_it(
-    repository: Repository, tmp_path: Path, partial: bytes, ranges: bool
-) -> None:
+def test_fetch_continues_a_partial_file(repository: Repository, tmp_path: Path, partial: bytes, ranges: bool) -> None:
     repository.ranges = ranges
     (tmp_path / "a-1.0.jar.part").write_bytes(partial)
     assert jars.fetch("spark", tmp_path)[0].read_bytes() == CONTENT[A]
@@ -166,9 +162,7 @@ def test_fetch_names_a_missing_or_wrong_jar_and_never_keeps_it(repository: Repos
     assert {path for path, _ in repository.requests} == {path_of(B)}, "the other one is not fetched again"
 
 
-def test_fetch_names_an_unreachable_repository_without_its_password(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_fetch_names_a_repository_without_its_password(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("SLUICE_MAVEN_REPO", "http://user:hidden@127.0.0.1:1/maven2")
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     with pytest.raises(ConfigError, match=re.escape("http://127.0.0.1:1/maven2")) as caught:

@@ -19,15 +19,7 @@ from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.jars import locked
-from sluice.launch.submit import (
-    SparkSubmit,
-    archive_file,
-    archive_stamp,
-    is_small,
-    is_whole,
-    spark_master,
-    submit,
-)
+from sluice.launch.submit import SparkSubmit, archive_file, archive_stamp, is_small, spark_master, submit
 from sluice.pipeline import load
 from sluice.pipeline.spark import Spark
 from sluice.recovery import Recovery
@@ -43,29 +35,32 @@ ASKED = RunRequest(RUN, Recovery.REPLAY, 7, Interval.parse("2013-01-01", "2013-0
 def archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     monkeypatch.setattr(jars, "paths", lambda _name: [])
-    archive = archive_file(Home.from_env())
+    return stamped(archive_file(Home.from_env()))
+
+
+def stamped(archive: Path) -> Path:
     archive.parent.mkdir()
     archive.write_bytes(b"x" * 100)
     archive.with_suffix(".stamp").write_text(archive_stamp(archive))
     return archive
 
 
-def started(
-    action: Action, master: str = "local", pipeline: str | Path = "flights", properties: Any = None, **more: Any
-) -> SparkSubmit:
-    kafka = connection(properties or {"bootstrap.servers": "h:1"})
-    spark = Connection("spark_default", "spark", master)
+def started(action: Action, master: str = "local", pipeline: str | Path = "flights", **more: Any) -> SparkSubmit:
+    kafka, spark = connection({"bootstrap.servers": "h:1"}), Connection("spark_default", "spark", master)
     return submit(load(pipeline), action, spark=spark, find=lambda _: kafka, **more)
+
+
+def written(folder: Path, keys: str = "", sink: str = "p") -> Path:
+    source = f"source: {{kafka: {{topics: [t]}}}}, decode: {{text: {{}}}}, sink: {{delta: {{path: '{sink}'}}}}"
+    (folder / "p.yaml").write_text(f"{{pipeline: p, {source}{keys}}}")
+    return folder / "p.yaml"
 
 
 def _options(master: str = "local[2]") -> str:
     return started(Validate("r"), master).java_options
 
 
-def test_submit_uses_a_class_data_archive_that_is_whole(
-    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert is_whole(archive)
+def test_submit_uses_a_whole_class_data_archive(archive: Path, tmp_path: Path, monkeypatch: Any) -> None:
     for master in ("local[2]", "spark://host:7077"):  # the driver runs here all the same
         assert f"-XX:SharedArchiveFile={archive}" in _options(master)
     archive.write_bytes(b"x" * 99)
@@ -74,11 +69,8 @@ def test_submit_uses_a_class_data_archive_that_is_whole(
     assert "SharedArchiveFile" not in _options()
     named = tmp_path / "image" / "other.jsa"  # an image may bring one
     monkeypatch.setenv("SLUICE_JVM_ARCHIVE", str(named))
-    assert archive_file(Home.from_env()) == named
     assert "SharedArchiveFile" not in _options()
-    named.parent.mkdir()
-    named.write_bytes(b"x")
-    named.with_suffix(".stamp").write_text(archive_stamp(named))
+    stamped(named)
     assert f"-XX:SharedArchiveFile={named}" in _options()
 
 
@@ -89,10 +81,8 @@ def sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_jars: list[Path]
     (home / "jars").symlink_to(spark_jars[0].parent.parent)
     monkeypatch.setenv("SLUICE_HOME", str(home))
     monkeypatch.setenv("SLUICE_LEDGER_URL", f"postgresql://u:{SECRET}@h/d")
-    file = tmp_path / "p.yaml"
-    file.write_text("{pipeline: p, source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}}")
     kafka, spark = connection(SASL, password=SECRET), Connection("spark_default", "spark", host="local[2]")
-    return submit(load(file), ASKED, spark=spark, find=lambda _: kafka)
+    return submit(load(written(tmp_path)), ASKED, spark=spark, find=lambda _: kafka)
 
 
 def test_submit_has_secrets_locale_and_zone_in_the_environment_alone(sent: SparkSubmit) -> None:
@@ -158,9 +148,7 @@ def test_spark_connection_that_names_no_master_is_refused(wrong: Connection) -> 
 def test_submit_leaves_the_optimizing_compiler_out_where_python_does_the_work(
     archive: Path, tmp_path: Path, keys: str, engine: str | None, waiting: int | None, master: str, compiles: bool
 ) -> None:
-    file = tmp_path / "p.yaml"
-    source = "source: {kafka: {topics: [t]}}, decode: {text: {}}, sink: {delta: {path: p}}"
-    file.write_text(f"{{pipeline: p, {source}{keys}}}")
+    file = written(tmp_path, keys)
     small = is_small(load(file), RunRequest("r"), waiting=waiting, engine=engine)
     submitted = started(RunRequest("r"), master, file, small=small)
     assert ("-XX:TieredStopAtLevel=1" not in submitted.java_options) is compiles
@@ -175,9 +163,7 @@ def test_submit_leaves_the_optimizing_compiler_out_where_python_does_the_work(
         ({"spark.pyspark.python": "/opt/other/bin/python"}, "local[2]", None),
     ],
 )
-def test_submit_names_an_available_daemon_that_forks_python_workers(
-    conf: dict[str, str], master: str, daemon: str | None
-) -> None:
+def test_submit_names_a_daemon_that_forks_python_workers(conf: dict[str, str], master: str, daemon: Any) -> None:
     submitted = started(Validate("r"), master, settings=Spark(conf=conf))
     assert submitted.conf.get("spark.python.daemon.module") == daemon
 
@@ -279,22 +265,16 @@ def test_run_is_refused_before_spark_when_a_place_cannot_be_written(
 ) -> None:
     place = place.format(tmp=tmp_path)
     (tmp_path / "file").touch()
-    monkeypatch.setenv("SLUICE_HOME", place if key == "SLUICE_HOME" else str(tmp_path / "home"))
-    paths = {"sink": "out", "quarantine": "refused"} | {key: place}
-    file = tmp_path / "p.yaml"
-    file.write_text(
-        "pipeline: p\nsource: {kafka: {topics: [t]}}\ndecode: {json: {schema: id BIGINT}}\n"
-        f"sink: {{delta: {{path: {paths['sink']}}}}}\nquarantine: {{delta: {{path: {paths['quarantine']}}}}}\n"
-    )
+    paths = {"SLUICE_HOME": tmp_path / "home", "sink": "out", "quarantine": "refused", key: place}
+    monkeypatch.setenv("SLUICE_HOME", str(paths["SLUICE_HOME"]))
+    file = written(tmp_path, f", quarantine: {{delta: {{path: '{paths['quarantine']}'}}}}", str(paths["sink"]))
     with pytest.raises(SinkError, match="cannot write to") as caught:
         started(RunRequest("r", Recovery.REPLAY), pipeline=file)
     assert place in caught.value.what
     assert ("SLUICE_HOME" if key == "SLUICE_HOME" else "p.yaml") in caught.value.next_step
 
 
-def test_run_whose_places_can_be_written_leaves_nothing_in_them(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_whose_places_can_be_written_leaves_them_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     started(RunRequest("r", Recovery.REPLAY))
     kept = {"logs", "quality", "quarantine", "sources", "staged", "flights_quarantine"}

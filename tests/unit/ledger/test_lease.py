@@ -17,6 +17,7 @@ from unittest import mock
 
 import pytest
 from tests.fixtures.ledgers import attempt
+from tests.fixtures.postgres import new_database
 
 from sluice.errors import ConfigError, LeaseHeldError
 from sluice.ledger import Holder, Lease, Ledger, schema
@@ -57,9 +58,7 @@ def test_lease_is_held_for_one_pipeline_until_it_is_given_back(each_ledger: Ledg
         assert second.token > first.token
 
 
-def test_lease_of_a_killed_driver_is_taken_over_at_once_and_that_of_a_frozen_one_is_not(
-    ledger: Ledger, sqlite_url: str
-) -> None:
+def test_lease_of_a_killed_driver_is_taken_over_at_once_of_a_frozen_one_not(ledger: Ledger, sqlite_url: str) -> None:
     """Also of one that its parent has not waited for: a zombie."""
     with subprocess.Popen(
         [sys.executable, "-c", DRIVER, sqlite_url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -106,17 +105,14 @@ def test_lease_of_a_driver_elsewhere_ends_with_its_time(each_ledger: Ledger) -> 
         assert Lease.acquire(engine, "p", "b", later=TTL + 1).token == 2
 
 
-def test_lease_of_hosts_whose_clocks_differ_goes_by_the_database(
-    each_ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with each_ledger.acquire("p", "a"):
-        change(each_ledger, holder=asdict(replace(holder_of(each_ledger), host="elsewhere")))
-        real = time.time
-        monkeypatch.setattr(time, "time", lambda: real() + 86_400)
-        if each_ledger._engine.dialect.name == "postgresql":  # SQLite is for one machine
-            assert each_ledger.running("p") == "a"
-            with pytest.raises(LeaseHeldError, match="expires within"):
-                each_ledger.acquire("p", "b")
+def test_lease_of_hosts_whose_clocks_differ_goes_by_the_database(postgres: str, monkeypatch: Any) -> None:
+    ledger = Ledger.open(new_database(postgres))
+    with ledger.acquire("p", "a"):
+        change(ledger, holder=asdict(replace(holder_of(ledger), host="elsewhere")))
+        monkeypatch.setattr(time, "time", lambda real=time.time: real() + 86_400)
+        assert ledger.running("p") == "a"
+        with pytest.raises(LeaseHeldError, match="expires within"):
+            ledger.acquire("p", "b")
 
 
 def test_fenced_driver_writes_nothing(each_ledger: Ledger) -> None:
@@ -127,15 +123,15 @@ def test_fenced_driver_writes_nothing(each_ledger: Ledger) -> None:
     heir = ledger.acquire("p", "new")
     with pytest.raises(LeaseHeldError, match="'new'"):
         fenced.verify()
-    for write in (
-        lambda: ledger.record(fenced, RunPlanned(kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={})),
-        lambda: ledger.record(fenced, BatchStarted(epoch=1, batch=0, ranges=[])),
-        lambda: ledger.record(fenced, *batch_committed(1, 0, [])),
-        lambda: ledger.record(fenced, Judged(verdict="passed", judgement={}), run_id="old"),
-        lambda: ledger.record(fenced, RunClosed(state="done")),
+    for event in (
+        RunPlanned(kind="live", recovery="replay", epoch=1, ranges=[], topic_ids={}),
+        BatchStarted(epoch=1, batch=0, ranges=[]),
+        *batch_committed(1, 0, []),
+        Judged(verdict="passed", judgement={}),
+        RunClosed(state="done"),
     ):
         with pytest.raises(LeaseHeldError):
-            write()
+            ledger.record(fenced, event, run_id="old")
     assert ledger.events("p") == []
     fenced.release()  # gives nothing of its heir's back
     heir.verify()
@@ -170,9 +166,7 @@ def test_lease_of_a_lost_ledger_does_not_hide_why_a_run_failed(ledger: Ledger) -
 
 
 @pytest.mark.parametrize("network", ["nfs4", None])
-def test_lease_in_a_sqlite_file_on_a_network_is_for_one_machine(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, network: str | None
-) -> None:
+def test_lease_in_sqlite_on_a_network_is_for_one_machine(ledger: Ledger, monkeypatch: Any, network: Any) -> None:
     monkeypatch.setattr("sluice.ledger.lease.network_of", lambda _: network)
     with attempt(ledger, "r", pipeline="other"):
         pass

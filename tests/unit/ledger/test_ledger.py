@@ -22,7 +22,6 @@ from sluice.ledger.events import (
     PipelineReset,
     Redriven,
     RunClosed,
-    RunPlanned,
     SegmentsCleaned,
     SegmentSealed,
     TimesFound,
@@ -96,13 +95,14 @@ def test_ledger_notes_added_columns_with_the_run_that_wrote_them(ledger: Ledger)
     assert ledger.evolved("p", ["heir"]) == ledger.evolved("p", []) == ledger.evolved("q", ["dead"]) == []
 
 
+def told(ledger: Ledger, name: str) -> dict[str, Any]:
+    return {key: told for fact in ledger.facts("p", name) for key, told in fact.account().items()}
+
+
 def test_ledger_counts_windows_of_a_batch_once(ledger: Ledger) -> None:
     def batch(name: str, number: int, *accounts: Any, epoch: int = 1, scope: str = "", **windows: Any) -> None:
         with ledger.acquire("p", name, scope=scope) as lease:
             ledger.record(lease, *batch_committed(epoch, number, accounts, facts=[Windows.from_dict(windows)]))
-
-    def account(name: str) -> dict[str, Any]:
-        return {key: told for fact in ledger.facts("p", name) for key, told in fact.account().items()}
 
     first = split(0, 6, written=4, filtered=2)
     moved = {"rows": 3, "late": [["t", 0, 0, 6, 2]], "partly_late": 1, "latest": 700, "late_by": 100, "closed_to": 500}
@@ -117,18 +117,17 @@ def test_ledger_counts_windows_of_a_batch_once(ledger: Ledger) -> None:
     assert ledger.event_times("p", "as before") == []
     for number in (0, 1):  # as a run of an interval that is cleared
         batch("r3", number, epoch=-1, scope="of march", **CLOSING | {"late_by": 0, "replaced": 4 - number})
-    again = {"rows": 4, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 900, "replaced": 3}
-    assert account("r3") == {"windows": again}
+    assert told(ledger, "r3")["windows"] == {
+        "rows": 4, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 900, "replaced": 3
+    }  # fmt: skip
     wanted = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
-    assert account("r1") == {"windows": wanted}
-    assert ledger.account("p", "r1")["windows"] == wanted
-    assert account("r2") == {}
+    assert told(ledger, "r1")["windows"] == ledger.account("p", "r1")["windows"] == wanted
     assert (ledger.latest_event_time("p", 1), ledger.latest_event_time("p", 2)) == (700, None)
     before = ((1, 1), (2, 1), (3, 2))
     assert [ledger.latest_before("p", epoch, since=since) for epoch, since in before] == [None, 700, None]
     assert [ledger.closed_before("p", epoch, since=since) for epoch, since in before] == [0, 900, 0]
     batch("r4", 0, epoch=2, **CLOSING, former=[["t", 0, 6, 9, 2]], former_to=3600)
-    assert {"former": 2, "former_to": 3600}.items() <= account("r4")["windows"].items()
+    assert {"former": 2, "former_to": 3600}.items() <= told(ledger, "r4")["windows"].items()
     for number, latest in ((1, 700), (2, 600)):
         batch("r5", number, epoch=2, **CLOSING, partitions={"at": number, "latest": [["t", 0, latest], ["t", 1, 900]]})
     assert list(ledger.partition_times("p", 1)) == [], "an earlier version noted none"
@@ -154,8 +153,8 @@ def test_ledger_counts_dedupe_of_a_batch_once(ledger: Ledger) -> None:
             noted = {**nothing, "partitions": {"at": 7, "latest": [["t", 0, 500]]}}
             ledger.record(lease, *batch_committed(epoch, batch, [], facts=[Duplicates.from_dict(noted)]))
     assert list(ledger.partition_times("p", 2)) == [("t", 0, 500, 7)]
-    told = [fact.account() for name in ("r1", "r2") for fact in ledger.facts("p", name)]
-    assert told == [{"dedupe": {"duplicate": 3, "late": 3, "late_by": 1000}}, {}]
+    assert told(ledger, "r1") == {"dedupe": {"duplicate": 3, "late": 3, "late_by": 1000}}
+    assert told(ledger, "r2") == {}
 
 
 def test_ledger_has_the_second_attempt_of_a_run_and_its_newest_plan(ledger: Ledger) -> None:
@@ -169,6 +168,10 @@ def test_ledger_has_the_second_attempt_of_a_run_and_its_newest_plan(ledger: Ledg
     assert (again.state, again.error, again.closed_at, again.attempts) == ("open", None, None, 2)
     assert (again.opened_at, again.sequence) == (first.opened_at, first.sequence)
     assert ledger.topic_ids("p") == {"t": "id-2"}, "of the newest run that saw some"
+    run(ledger, "r1", split(0, 4), verdict="passed")
+    run(ledger, "r1", split(4, 9), first=1, state="failed")
+    again = ledger.known_run("p", "r1")
+    assert (again.verdict, again.judgement, ledger.unjudged("p", "live")) == (None, None, ["r1"]), "of its own rows"
 
 
 def test_ledger_gives_a_reconciled_batch_to_the_run_that_wrote_it(ledger: Ledger) -> None:
@@ -187,18 +190,12 @@ def test_ledger_gives_a_reconciled_batch_to_the_run_that_wrote_it(ledger: Ledger
 
 def test_ledger_lists_runs_that_wrote_rows_and_have_no_verdict(ledger: Ledger) -> None:
     """By their kind; also if they failed behind their rows, or only closed windows."""
-    rows = [split(0, 4)]
-    for number, (name, kind, epoch, accounts, windows) in enumerate([
-        ("interval", "interval", -1, rows, None),
-        ("live", "live", 1, rows, None),
-        ("closed nothing", "live", 1, [], CLOSING | {"rows": 0}),
-        ("closed windows", "live", 1, [], CLOSING),
-        ("no batch", "live", 1, None, None),
-    ]):  # fmt: skip
-        with attempt(ledger, name, kind=kind, epoch=epoch, state="failed") as lease:
-            if accounts is not None:
-                facts = [] if windows is None else [Windows.from_dict(windows)]
-                ledger.record(lease, *batch_committed(epoch, number, accounts, facts=facts))
+    run(ledger, "interval", split(0, 4), kind="interval", epoch=-1, state="failed")
+    run(ledger, "live", split(0, 4), state="failed")
+    for batch, (name, rows) in enumerate((("closed nothing", 0), ("closed windows", 4)), 1):
+        with attempt(ledger, name, state="failed") as lease:
+            ledger.record(lease, *batch_committed(1, batch, [], facts=[Windows.from_dict(CLOSING | {"rows": rows})]))
+    run(ledger, "no batch", state="failed")
     assert ledger.unjudged("p", "live") == ["live", "closed windows"]
     assert ledger.unjudged("p", "interval") == ["interval"]
 
@@ -211,30 +208,10 @@ def test_ledger_has_the_newest_epoch_and_the_newest_engine(ledger: Ledger) -> No
         ledger.record(lease, EpochOpened(epoch=2, lineage=Route.DIRECT, positions={"t": {0: 5, 10: 7}}))
         ledger.record(lease, EpochOpened(epoch=1, lineage=Route.DIRECT, positions=None))
     assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
-    for name, engine in (("a", "arrow"), ("b", "spark"), ("c", None)):  # the last had no records
-        with attempt(ledger, name, span(0, 10), state="done", closed={"engine": engine}):
+    for engine in ("arrow", "spark", None):  # the last had no records
+        with attempt(ledger, "r", state="done", closed={"engine": engine}):
             pass
     assert (ledger.engine("p"), ledger.engine("other")) == ("spark", None)
-
-
-def test_ledger_has_no_verdict_for_rows_of_a_later_attempt(ledger: Ledger) -> None:
-    run(ledger, "r1", split(0, 4), verdict="passed")
-    run(ledger, "r1", split(4, 9), first=1, state="failed")
-    row = ledger.known_run("p", "r1")
-    assert (row.verdict, row.judgement) == (None, None)
-    assert ledger.unjudged("p", "live") == ["r1"]
-
-
-def test_ledger_counts_a_batch_that_is_recorded_twice_once(each_ledger: Ledger) -> None:
-    ledger = each_ledger
-    with attempt(ledger, "r1") as lease:
-        commit(ledger, lease, 0, split(0, 4), split(0, 4, 1))
-        once = derived(ledger)["sluice_account"]
-        ledger.record(lease, *batch_committed(1, 0, [split(0, 4), split(0, 4, 1)]))
-        assert derived(ledger)["sluice_account"] == once
-        assert ledger.account("p", "r1")["planned"] == 8
-        ledger.record(lease, *batch_committed(1, 1, []))
-        assert ledger.last_batch("p", 1).batch == 1
 
 
 def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> None:
@@ -268,14 +245,12 @@ def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> 
         ledger.record(lease, Judged(verdict="empty", judgement={}), run_id="c")
     before = derived(ledger)
     assert all(before.values())
-    assert ledger.rebuild() == len(ledger.events("p")) + len(ledger.events("q"))
-    assert derived(ledger) == before
-    with ledger._engine.begin() as connection:
-        for table in schema.DERIVED:
-            connection.execute(table.delete())
-    assert not any(derived(ledger).values())
-    ledger.rebuild()
-    assert derived(ledger) == before
+    for emptied in ((), schema.DERIVED):
+        with ledger._engine.begin() as connection:
+            for table in emptied:
+                connection.execute(table.delete())
+        assert ledger.rebuild() == len(ledger.events("p")) + len(ledger.events("q"))
+        assert derived(ledger) == before
 
 
 def test_ledger_replaces_event_times_of_before(each_ledger: Ledger) -> None:
@@ -310,20 +285,17 @@ def test_ledger_closes_lost_ranges_piece_by_piece(each_ledger: Ledger) -> None:
 
 
 def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledger: Ledger) -> None:
-    def plan(run: str, kind: str, *leaders: tuple[str, int, int, int]) -> None:
-        with ledger.acquire("p", run) as lease:
-            ledger.record(
-                lease, RunPlanned(kind=kind, recovery="replay", epoch=1, ranges=[], topic_ids={}, leaders=leaders)
-            )
+    def plan(name: str, *leaders: tuple[str, int, int, int], kind: str = "live") -> None:
+        run(ledger, name, state=None, kind=kind, leaders=leaders)
 
     assert ledger.leaders("p") == {}
-    plan("a", "live", ("t", 0, 3, 10), ("t", 1, 4, 20))
-    plan("b", "live", ("t", 0, 5, 11))
-    plan("c", "redrive")
+    plan("a", ("t", 0, 3, 10), ("t", 1, 4, 20))
+    plan("b", ("t", 0, 5, 11))
+    plan("c", kind="redrive")
     assert ledger.leaders("p") == {("t", 0): (5, 11)}
-    plan("d", "live")
+    plan("d")
     assert ledger.leaders("p") == {}, "of an earlier version: runs repeat what they know"
-    plan("e", "live", ("t", 0, 5, 11))
+    plan("e", ("t", 0, 5, 11))
     with ledger.acquire("p", "f") as lease:
         seen = Reset(2, Route.DIRECT, {}, (), False, (), {}, "r")
         ledger.record(lease, PipelineReset(**seen.as_dict()))

@@ -77,17 +77,13 @@ def test_history_share_of_nulls_is_seldom_broken_by_chance(rows: int) -> None:
 def test_history_of_too_few_runs_fails_nothing() -> None:
     history = History(volume=True, columns={"amount": ["nulls"]})
     checks, unknown = compare(history, profile(5, nulls=5), [profile(1000)] * 9)
-    assert (checks, unknown) == ([], {"history": "there are 9 accepted runs before this one, and 10 are needed"})
+    assert (checks, list(unknown)) == ([], ["history"])
 
 
 def test_history_of_a_later_column_waits_for_its_own_runs() -> None:
     past = [profile(100)] * 3 + [Profile(100, {})] * 10
     checks, unknown = compare(History(columns={"amount": ["nulls"], "gone": ["mean"]}), profile(100, nulls=99), past)
-    assert checks == []
-    assert unknown == {
-        "history.nulls(amount)": "3 accepted runs have it, and 10 are needed",
-        "history.mean(gone)": "the run's profile has no such number",
-    }
+    assert (checks, list(unknown)) == ([], ["history.nulls(amount)", "history.mean(gone)"])
 
 
 def test_run_without_rows_is_judged_by_its_volume_alone() -> None:
@@ -95,11 +91,9 @@ def test_run_without_rows_is_judged_by_its_volume_alone() -> None:
 
 
 def test_check_shows_figures_and_no_least_value_of_the_data() -> None:
-    nulls = Check("nulls", "a", 0.125, 0.001, -0.002, 0.004, 20)
-    assert nulls.why == "12.5 %; in the last 20 accepted runs 0.1 %, so 0 % to 0.4 % is expected"
-    low = Check("min", "a", -77.0, 0, 0, 0, 20)
-    assert "77" not in low.why
-    assert low.line() == {"history": "min(a)", "result": "FAILED", "this run": "-77", "expected": "0 to 0", "runs": 20}
+    nulls, low = Check("nulls", "a", 0.125, 0.001, -0.002, 0.004, 20), Check("min", "a", -77.0, 0, 0, 0, 20)
+    assert all(part in nulls.why for part in ("12.5 %", "0.1 %", "0 % to 0.4 %"))
+    assert ("77" in low.why, low.line()["this run"]) == (False, "-77")
     found = Finding(20, 5, (nulls, low), late="old")
     assert [item.what for item in broken_by(found)] == ["history.nulls(a)", "history.min(a)", "history.freshness"]
 
@@ -129,7 +123,6 @@ def ran(place: Place, run: str, rows: int, verdict: str | None = "passed", **jud
 
 
 def idle(place: Place, run: str) -> None:
-    """Begin a run that finds no records."""
     with attempt(place.ledger, run):
         pass
 
@@ -140,7 +133,6 @@ def volumes(place: Place, limit: int = 20) -> list[int]:
 
 
 def thousands(place: Place, count: int = 8) -> None:
-    """Record accepted runs of a thousand rows."""
     for number in range(count):
         ran(place, f"r{number}", 1000)
 
@@ -263,7 +255,6 @@ def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place:
 
 
 def wrote(place: Place, run: str, number: int, at: datetime, *, epoch: int = 1) -> None:
-    """Record a batch with one row of this time."""
     stamp = at.isoformat(timespec="microseconds")
     there = Profile(1, {"_timestamp": ColumnProfile(1, 0, "time", stamp, stamp)})
     place.commit(run, split(10 * number, 10 * number + 10), epoch=epoch, facts=[there])

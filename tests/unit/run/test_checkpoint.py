@@ -1,44 +1,44 @@
-"""Checkpoints: positions, clocks, notes of Sluice's own, and files that a power cut emptied."""
+"""Checkpoints: positions, clocks, notes, files that a power cut emptied, state made beside them, segments applied."""
 
 from __future__ import annotations
 
 import json
 import os
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
-from tests.fixtures.books import span
+from tests.fixtures.books import span, split
 from tests.fixtures.checkpoints import commit, written
+from tests.fixtures.wal import Made
 
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, LeaseHeldError
+from sluice.home import Home
+from sluice.ledger import Ledger
+from sluice.ledger.events import batch_committed
+from sluice.pipeline import load
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint, Clock
+from sluice.run.cleaning import clean_log
+from sluice.run.transfer import Transfer
 
 
 @pytest.mark.parametrize(
     ("planned", "committed", "initial", "positions", "open_batch", "ranges"),
     [
-        pytest.param(
-            {0: {"t": {"0": 5, "1": 2}}, 1: {"t": {"0": 9, "1": 2}}}, [0], {"t": {"0": 1, "1": 0}},
-            {"t": {0: 5, 1: 2}}, 1, {0: [span(1, 5), span(0, 2, 1)], 1: [span(5, 9)]}, id="last-committed-batch",
-        ),
-        pytest.param(
-            {0: {"t": {"0": 8}}}, [], {"t": {"0": 3}}, {"t": {0: 3}}, 0, {0: [span(3, 8)]}, id="before-a-commit"
-        ),
-        pytest.param(
-            {n: {"t": {"0": n}} for n in range(8, 12)}, [8, 9, 10, 11], {}, {"t": {0: 11}}, None, {},
-            id="numbers-are-no-strings",
-        ),
-        pytest.param(
-            {0: {"t": {"0": 4}}, 1: {"t": {"0": 4, "1": 3}, "u": {"0": 1}}}, [0], {}, {"t": {0: 4}}, 1,
-            {1: [span(0, 3, 1), OffsetRange("u", 0, 0, 1)]}, id="new-partition-begins-at-zero",
-        ),
+        ({0: {"t": {"0": 5, "1": 2}}, 1: {"t": {"0": 9, "1": 2}}}, [0], {"t": {"0": 1, "1": 0}},
+         {"t": {0: 5, 1: 2}}, 1, {0: [span(1, 5), span(0, 2, 1)], 1: [span(5, 9)]}),
+        ({0: {"t": {"0": 8}}}, [], {"t": {"0": 3}}, {"t": {0: 3}}, 0, {0: [span(3, 8)]}),
+        ({n: {"t": {"0": n}} for n in range(8, 12)}, [8, 9, 10, 11], {}, {"t": {0: 11}}, None, {}),
+        ({0: {"t": {"0": 4}}, 1: {"t": {"0": 4, "1": 3}, "u": {"0": 1}}}, [0], {}, {"t": {0: 4}}, 1,
+         {1: [span(0, 3, 1), OffsetRange("u", 0, 0, 1)]}),
     ],
+    ids=["last-committed-batch", "before-a-commit", "numbers-are-no-strings", "new-partition-begins-at-zero"],
 )  # fmt: skip
 def test_checkpoint_positions_are_those_of_the_last_committed_batch(
-    tmp_path: Path, planned: dict[int, object], committed: list[int], initial: object,
-    positions: object, open_batch: int | None, ranges: dict[int, list[OffsetRange]],
-) -> None:  # fmt: skip
+    tmp_path: Path, planned: Any, committed: Any, initial: Any, positions: Any, open_batch: int | None, ranges: Any
+) -> None:
     checkpoint = written(tmp_path, planned, committed, initial=initial)
     assert (checkpoint.positions(), checkpoint.open_batch()) == (positions, open_batch)
     assert checkpoint.planned() == [*planned]
@@ -46,13 +46,6 @@ def test_checkpoint_positions_are_those_of_the_last_committed_batch(
     missing = Checkpoint(str(tmp_path / "none"))
     assert (missing.planned(), missing.committed(), missing.open_batch(), missing.initial()) == ([], [], None, None)
     assert (missing.positions(), missing.last_read()) == (None, None)
-
-
-def test_checkpoint_is_read_again_each_time(tmp_path: Path) -> None:
-    checkpoint = written(tmp_path, {0: {"t": {"0": 4}}}, initial={})
-    assert checkpoint.committed() == []
-    commit(tmp_path, 0, 0)
-    assert checkpoint.committed() == [0]
 
 
 @pytest.mark.parametrize("damage", ["", "v1", "v1\n{}", "v1\n{}\n-", 'v1\n{}\n{"t": 5}', "\0\0\0"])
@@ -71,9 +64,6 @@ def test_checkpoint_that_lacks_a_plan_or_its_beginning_is_damaged(tmp_path: Path
     (tmp_path / "first/sources/0/0").write_text("")
     with pytest.raises(CheckpointError, match="sources/0/0"):
         checkpoint.positions()
-
-
-# --- power cuts ----------------------------------------------------------------------------------------------------
 
 
 def held_up_to(root: Path, planned: int, committed: int, state: int = 0) -> Checkpoint:
@@ -129,7 +119,7 @@ def test_mend_removes_an_emptied_file_if_nothing_rests_on_it(
     ],
 )
 def test_mend_lets_spark_read_the_batch_of_emptied_state_again(
-    tmp_path: Path, planned: int, committed: int, held: int, emptied: list[int], torn: list[int], goes: list[str]
+    tmp_path: Path, planned: int, committed: int, held: int, emptied: list[int], torn: list[int], goes: Any
 ) -> None:
     checkpoint = held_up_to(tmp_path, planned, committed, state=planned)
     for version in emptied:
@@ -215,9 +205,6 @@ def test_state_of_one_batch_can_be_dropped(tmp_path: Path) -> None:
     assert not Checkpoint(str(tmp_path / "other")).drop_state(0)
 
 
-# --- windows -------------------------------------------------------------------------------------------------------
-
-
 def clocked(root: Path, watermarks: list[int], committed: dict[int, int]) -> Checkpoint:
     """Write the checkpoint of a pipeline with windows, whose batches read one record each."""
     ends = {n: {"t": {"0": n + 1}} for n in range(len(watermarks))}
@@ -241,13 +228,11 @@ def test_clock_of_a_batch_has_the_watermark_before_its_own_for_late_records(tmp_
         ([0, 500], {0: 500, 1: 900}, 2),
     ],
 )
-def test_batch_that_closes_windows_is_due_when_spark_committed_a_newer_watermark(
-    tmp_path: Path, watermarks: list[int], committed: dict[int, int], due: int | None
-) -> None:
+def test_closing_batch_is_due_by_a_newer_watermark(tmp_path: Path, watermarks: Any, committed: Any, due: Any) -> None:
     assert clocked(tmp_path, watermarks, committed).closing_due() == due
 
 
-def test_batch_that_closes_windows_is_planned_without_records_and_is_not_the_newest_read(tmp_path: Path) -> None:
+def test_closing_batch_is_planned_without_records_and_is_not_the_newest_read(tmp_path: Path) -> None:
     checkpoint = clocked(tmp_path, [0, 500], {0: 500, 1: 900})
     checkpoint.plan_closing(2)
     assert (checkpoint.closing_due(), checkpoint.open_batch(), checkpoint.ranges_of(2)) == (None, 2, [])
@@ -270,7 +255,6 @@ def test_batch_that_closes_windows_is_planned_without_records_and_is_not_the_new
     assert not checkpoint.flushed(), "batch 1 has read records since"
     with pytest.raises(CheckpointError, match="batch 3"):
         checkpoint.plan_closing(3)
-    assert checkpoint.clock_of(3).closing == 5000
 
 
 def test_checkpoint_keeps_definitions_former_windows_and_types(tmp_path: Path) -> None:
@@ -286,3 +270,95 @@ def test_checkpoint_keeps_definitions_former_windows_and_types(tmp_path: Path) -
     checkpoint.note_types({"ä": "int"})
     assert Checkpoint(checkpoint.path).types() == {"ä": "int"}
     assert checkpoint.planned() == []
+
+
+def made(transfer: Transfer, watermark: int) -> None:
+    """Write what Spark leaves behind after one batch of stored records."""
+    beside = Path(transfer.beside)
+    meta = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 5, "conf": {"spark.sql.shuffle.partitions": "3"}})
+    files = {
+        "offsets/0": f'v1\n{meta}\n{{"logOffset":0}}',
+        "commits/0": json.dumps({"nextBatchWatermarkMs": watermark}).join(("v1\n", "")),
+        "state/0/0/1.changelog": "changes",
+        "metadata": "{}",
+    }
+    for name, text in files.items():
+        (beside / name).parent.mkdir(parents=True, exist_ok=True)
+        (beside / name).write_text(text)
+
+
+def test_transferred_state_goes_on_behind_a_batch_that_read_nothing(tmp_path: Path) -> None:
+    path = f"{tmp_path}/p/epoch-2"
+    transfer = Transfer(path, 3)
+    made(transfer, 40)
+    checkpoint = Checkpoint(path, {"t": {0: 7}})
+    transfer.plan({"t": {0: 7}})
+    assert not transfer.done()
+    assert (checkpoint.open_batch(), checkpoint.ranges_of(0), checkpoint.shares()) == (0, [], 3)
+    transfer.take(25)
+    assert transfer.done()
+    assert (checkpoint.planned(), checkpoint.committed()) == ([0, 1], [0])
+    assert checkpoint.clock_of(1).closing == 40, "no further back than the records"
+    assert checkpoint.positions() == {"t": {0: 7}}
+    assert Path(f"{path}/state/0/0/1.changelog").read_text() == "changes"
+    assert [p.name for p in tmp_path.joinpath("p").iterdir()] == ["epoch-2"]
+
+
+def test_transferred_state_keeps_closed_windows_closed(tmp_path: Path) -> None:
+    transfer = Transfer(f"{tmp_path}/epoch-2", 3)
+    made(transfer, 0)
+    transfer.plan({"t": {0: 7}})
+    transfer.take(0)
+    assert transfer.planned() == [0], "there is no watermark to go on from"
+    other = Transfer(f"{tmp_path}/epoch-3", 3)
+    made(other, 0)
+    other.plan({"t": {0: 7}})
+    other.take(25)
+    assert other.clock_of(1).closing == 25
+
+
+def test_transfer_of_a_driver_that_wakes_is_refused(tmp_path: Path) -> None:
+    frozen, other = Transfer(f"{tmp_path}/epoch-2", 3), Transfer(f"{tmp_path}/epoch-2", 4)
+    made(other, 40)
+    made(frozen, 50)
+    other.plan({"t": {0: 7}})
+    Path(f"{tmp_path}/epoch-2/state/0/0").mkdir(parents=True)
+    Path(f"{tmp_path}/epoch-2/state/0/0/1.zip").write_text("of an attempt that died")
+    other.clear()
+    assert not Path(frozen.beside).exists()
+    made(other, 40)
+    other.take(0)
+    assert not Path(f"{tmp_path}/epoch-2/state/0/0/1.zip").exists()
+    made(frozen, 50)
+    with pytest.raises(LeaseHeldError, match="another driver"):
+        frozen.take(0)
+    assert Path(f"{tmp_path}/epoch-2/state/0/0/1.changelog").exists()
+
+
+PIPELINE = """\
+pipeline: p
+source: {kafka: {topics: [t]}}
+decode: {json: {schema: "id BIGINT, at TIMESTAMP"}}
+recovery: wal
+sink: {delta: {path: table}}
+"""
+STATE = "dedupe: {keys: [id], time: at, within: 1h}\n"
+
+
+@pytest.mark.parametrize("kept", [STATE, ""])
+def test_cleaning_goes_by_offsets_where_the_checkpoint_has_state(tmp_path: Path, kept: str) -> None:
+    """The sink numbers its batches by itself, so its numbers say nothing of the log's."""
+    home = Home(str(tmp_path))
+    made = Made(Path(home.log("p")))
+    made.seal_lines(4)
+    Checkpoint(home.checkpoint("p", 1)).define("dedupe", {"keys": ["id"]})
+    ledger = Ledger.open(f"sqlite:///{tmp_path}/ledger.db")
+    with ledger.acquire("p", "r") as lease:
+        for number, at in enumerate((0, None, 10, None)):  # each second one only forgets keys
+            accounts = [] if at is None else [split(at, at + 10, n) for n in (0, 1)]
+            ledger.record(lease, *batch_committed(1, number, accounts))
+        ledger.record(lease, *batch_committed(1, 4, [split(20, 30, n) for n in (0, 1)]))
+    (tmp_path / "p.yaml").write_text(PIPELINE + kept)
+    found = clean_log(ledger, load(tmp_path / "p.yaml"), home, datetime(2100, 1, 1, tzinfo=UTC))
+    assert len(found.segments) == 4, "batches 0 and 1: the state of 2 may still be made, and 3 was not applied"
+    assert {segment.range.start for segment in made.log.segments()} == {20, 30}

@@ -14,7 +14,7 @@ from tests.fixtures.books import Place, span
 from sluice.audit import audit
 from sluice.ledger import REDRIVEN
 from sluice.ledger.events import PipelineReset, Redriven
-from sluice.pipeline import Pipeline, load
+from sluice.pipeline import load
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, overlaps, subtract
 from sluice.run.failover import goes_to
 from sluice.run.resetting import united
@@ -27,7 +27,6 @@ Origin = tuple[str, int, int]
 
 
 def of(*placed: tuple[str, int, Origin]) -> Origins:
-    """Return the origins of records by their stream and offset."""
     columns: Any = [(stream, 0, offset, *origin) for stream, offset, origin in placed]
     return Origins(*(list(column) for column in zip(*columns, strict=True))) if placed else Origins(*[[]] * 6)
 
@@ -67,15 +66,10 @@ class World:
     place: Place
     chance: random.Random
     logs: dict[str, list[tuple[int, Origin | None]]] = field(default_factory=lambda: {"": [], "b:": []})
-    cut: dict[str, int] = field(default_factory=lambda: {"": 0, "b:": 0})
     behind: dict[str, int] = field(default_factory=lambda: {"": 0, "b:": 0})
     table: list[int] = field(default_factory=list)
     made: int = 0
     number: int = 0
-
-    @property
-    def spec(self) -> Pipeline:
-        return load(self.place.file)
 
     @property
     def active(self) -> str:
@@ -97,14 +91,11 @@ class World:
         self.behind[prefix] = end
 
     def state(self, prefix: str) -> TopicState:
-        here = PartitionState(0, len(self.logs[prefix]))
-        return TopicState(f"{prefix}t", f"{prefix}/1", {0: here})
+        return TopicState(f"{prefix}t", f"{prefix}/1", {0: PartitionState(0, len(self.logs[prefix]))})
 
     def process(self, spans: list[OffsetRange], *, epoch: int, lossy: bool = False) -> None:
         ledger = self.place.ledger
-        gone = []
-        if lossy:
-            gone = [OffsetRange(s.topic, s.partition, s.start, s.start + 1) for s in spans]
+        gone = [OffsetRange(s.topic, s.partition, s.start, s.start + 1) for s in spans if lossy]
         read = [
             (s.topic, n, *self.logs[active_of({s.topic: {}})][n])
             for s in spans for n in range(s.start, s.end) if not any(n in range(g.start, g.end) for g in gone)
@@ -128,15 +119,11 @@ class World:
         ledger, stream = self.place.ledger, f"{self.active}t"
         epoch = ledger.epoch("p")
         begin = ledger.reached("p").get(stream, {}).get(0, (epoch.positions or {}).get(stream, {}).get(0, 0))
-        end = len(self.logs[self.active])
-        if not whole:
-            end = self.chance.randint(begin, end)
+        size = len(self.logs[self.active])
+        end = size if whole else self.chance.randint(begin, size)
         if end > begin:
-            self.process(
-                [OffsetRange(stream, 0, begin, end)],
-                epoch=epoch.number,
-                lossy=not whole and self.chance.random() < 0.2,
-            )
+            lossy = not whole and self.chance.random() < 0.2
+            self.process([OffsetRange(stream, 0, begin, end)], epoch=epoch.number, lossy=lossy)
 
     def redrive(self) -> None:
         for item in [row.range for row in self.place.ledger.lost("p")]:
@@ -150,7 +137,7 @@ class World:
         reached = {**(epoch.positions or {}), **ledger.reached("p")}
         answers = self.chance.random() < 0.7
         found = goes_to(
-            self.spec, epoch, to, reason="x", reached=reached, accounted=united(ledger, "p"),
+            load(self.place.file), epoch, to, reason="x", reached=reached, accounted=united(ledger, "p"),
             states=[self.state("b:" if to == "b" else "")], left=[self.state(self.active)] if answers else None,
             seen=[], known_ids=ledger.topic_ids("p"),
         )  # fmt: skip

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -29,6 +30,10 @@ def span(start: int, end: int, name: str = "t", partition: int = 0) -> OffsetRan
     return OffsetRange(name, partition, start, end)
 
 
+def of_id(topic_id: str) -> TopicState:
+    return topic((0, 10), topic_id=topic_id)
+
+
 TEN = topic((0, 10))
 OPEN = topic((0, 8, 12))  # a transaction is open behind the last stable offset
 NEW = topic((3, 9), name="new", topic_id="2")
@@ -42,9 +47,9 @@ NEW = topic((3, 9), name="new", topic_id="2")
         ({"t": {0: 10, 1: 10}}, [topic((0, 10), (5, 10))], {"t": "id-1"}, []),
         ({"t": {0: 3, 1: 5}}, [topic((0, 10), (5, 10))], {}, [span(3, 10)]),
         ({"t": {0: 5}}, [topic((5, 10))], {}, []),
-        ({"t": {0: 2}}, [topic((0, 10), topic_id="")], {"t": "id-1"}, []),  # nothing is concluded without an id
+        ({"t": {0: 2}}, [of_id("")], {"t": "id-1"}, []),  # nothing is concluded without an id
         ({"t": {0: 2}}, [TEN], {}, []),
-        ({"t": {0: 3}}, [topic((0, 10), topic_id="a/x")], {"t": "x"}, []),  # as a ledger of an earlier version has it
+        ({"t": {0: 3}}, [of_id("a/x")], {"t": "x"}, []),  # as a ledger of an earlier version has it
         ({"t": {0: 1}}, [topic((0, 10), (0, 5))], {}, []),  # a partition was added
         ({"t": {0: 8}}, [OPEN], {}, []),
         ({"t": {0: 3}}, [TEN, topic((0, 10), name="new", topic_id="2")], {}, []),
@@ -65,19 +70,12 @@ BESIDE = topic((0, 9), (4, 9), name="new", topic_id="2")
         pytest.param(GONE, "t-1 [0, 3)", {"t": {0: 1}}, [topic((0, 10), (3, 5))], {}, [], id="new-partition-cut"),
         pytest.param(GONE, "t-0 [2, 4)", {"t": {0: 2}}, [topic((4, 10))], {}, [span(2, 8)], id="open-batch-cut"),
         pytest.param(
-            GONE, "t-1 [1, 5)", {"t": {0: 2, 1: 1}}, [topic((0, 10), (5, 9))], {}, [span(2, 8)],
-            id="partition-beside-the-open-batch",
+            GONE, "t-1 [1, 5)", {"t": {0: 2, 1: 1}}, [topic((0, 10), (5, 9))], {}, [span(2, 8)], id="beside-it"
         ),
-        pytest.param(
-            RECREATED, "recreated", {"t": {0: 2}}, [topic((0, 10), topic_id="2")], {"t": "1"}, [], id="other-id"
-        ),
-        pytest.param(RECREATED, "recreated", None, [topic((0, 10), topic_id="2")], {"t": "1"}, [], id="at-first"),
-        pytest.param(
-            RECREATED, "b", {"t": {0: 3}}, [topic((0, 10), topic_id="b/x")], {"t": "a/x"}, [], id="other-cluster"
-        ),
-        pytest.param(
-            RECREATED, "'t'", {"t": {0: 3}}, [topic((0, 10), topic_id="a/y")], {"t": "a/x"}, [], id="other-id-there"
-        ),
+        pytest.param(RECREATED, "recreated", {"t": {0: 2}}, [of_id("2")], {"t": "1"}, [], id="other-id"),
+        pytest.param(RECREATED, "recreated", None, [of_id("2")], {"t": "1"}, [], id="at-first"),
+        pytest.param(RECREATED, "b", {"t": {0: 3}}, [of_id("b/x")], {"t": "a/x"}, [], id="other-cluster"),
+        pytest.param(RECREATED, "'t'", {"t": {0: 3}}, [of_id("a/y")], {"t": "a/x"}, [], id="other-id-there"),
         pytest.param(RECREATED, "up to 11", {"t": {0: 11}}, [TEN], {}, [], id="position-beyond-the-end"),
         pytest.param(RECREATED, "up to 12", {"t": {0: 2}}, [TEN], {}, [span(2, 12)], id="plan-beyond-the-end"),
         pytest.param(RECREATED, "up to 12", None, [TEN], {}, [span(2, 12)], id="first-plan-beyond-the-end"),
@@ -89,15 +87,12 @@ BESIDE = topic((0, 9), (4, 9), name="new", topic_id="2")
         pytest.param(DOWN, "up to 8", {"t": {0: 10}}, [OPEN], {"t": "id-1"}, [], id="open-transaction"),
         pytest.param(DOWN, "up to 8", {"t": {0: 4}}, [OPEN], {"t": "id-1"}, [span(4, 12)], id="planned-over-it"),
         # strategies that go on without the lost offsets must not go on: Spark would take the position back
-        pytest.param(
-            DOWN, "t-1", {"t": {0: 2, 1: 10}}, [topic((5, 8, 8), (0, 8, 12))], {}, [], id="gone-beside-a-transaction"
-        ),
+        pytest.param(DOWN, "t-1", {"t": {0: 2, 1: 10}}, [topic((5, 8, 8), (0, 8, 12))], {}, [], id="gone-beside-one"),
     ],
-)  # fmt: skip
+)
 def test_preflight_refuses(
-    error: type[SluiceError], named: str, positions: Any, states: Sequence[TopicState], known: Mapping[str, str],
-    planned: list[OffsetRange],
-) -> None:  # fmt: skip
+    error: type[SluiceError], named: str, positions: Any, states: list[TopicState], known: Any, planned: Any
+) -> None:
     with pytest.raises(error) as caught:
         check("p", positions, states, known, planned)
     assert named in caught.value.what
@@ -158,14 +153,7 @@ def test_preflight_lets_a_new_topic_of_a_pattern_begin_at_zero_and_refuses_a_for
         ({"t": {0: 30}}, [], {("t", 0): 19}, span(19, 20)),
     ],
 )
-def test_preflight_refuses_offsets_that_stand_for_other_records_since(
-    positions: Any, planned: list[OffsetRange], ends: dict[Any, int], rewritten: OffsetRange | None
-) -> None:
-    seen = {("t", 0): (3, 20)}
-    if rewritten is None:
-        refuse_rewritten("p", positions, planned, seen, ends)
-        return
-    with pytest.raises(TopicRecreatedError) as refused:
-        refuse_rewritten("p", positions, planned, seen, ends)
-    assert str(rewritten) in refused.value.what
-    assert refused.value.state
+def test_preflight_refuses_offsets_of_other_records(positions: Any, planned: Any, ends: Any, rewritten: Any) -> None:
+    named = re.escape(str(rewritten))
+    with nullcontext() if rewritten is None else pytest.raises(TopicRecreatedError, match=named):
+        refuse_rewritten("p", positions, planned, {("t", 0): (3, 20)}, ends)

@@ -8,7 +8,7 @@ import pytest
 from tests.fixtures.books import Place, lost, span, split
 from tests.fixtures.ledgers import attempt
 
-from sluice.facts import BatchFact, Duplicates, Windows
+from sluice.facts import Duplicates, Windows
 from sluice.ledger.events import PipelineReset, batch_committed
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Route
@@ -17,8 +17,6 @@ from sluice.run.resetting import Reset
 
 HOUR = 3_600_000
 WINDOW = {"time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)"}, "watermark": "1h"}
-
-
 DEDUPE = {"keys": ["k"], "time": "at", "within": "2h"}
 
 
@@ -35,21 +33,19 @@ def spec(place: Place) -> Pipeline:
 def commit(place: Place, spec: Pipeline, epoch: int, batch: int, start: int, end: int, **more: Any) -> None:
     """Record a batch whose records have the hours of their offsets as event times."""
     latest = (end - 1) * HOUR
-    seen: dict[str, Any] = {
+    seen = {
         "late_by": max(0, start - 2) * HOUR, "late": [], "partitions": {"at": 0, "latest": [["t", 0, latest]]},
         "timing": spec.timing,
     }  # fmt: skip
-    if spec.window is not None:
-        seen |= {
-            "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
-            "times": [["t", 0, start, end, start * HOUR, latest]],
-        }  # fmt: skip
-    else:
-        seen |= {"duplicates": []}
-    kind: type[BatchFact] = Windows if spec.window is not None else Duplicates
+    windows = {
+        "rows": 0, "partly_late": 0, "latest": latest, "closed_to": max(0, end - 2) * HOUR,
+        "times": [["t", 0, start, end, start * HOUR, latest]],
+    }  # fmt: skip
+    windowed = spec.window is not None
+    fact = Windows.from_dict(seen | windows) if windowed else Duplicates.from_dict({**seen, "duplicates": []})
     accounts = [split(start, end, **more.pop("parts", {}))]
     with attempt(place.ledger, f"run {epoch}-{batch}", epoch=epoch) as lease:
-        place.ledger.record(lease, *batch_committed(epoch, batch, accounts, facts=[kind.from_dict(seen)], **more))
+        place.ledger.record(lease, *batch_committed(epoch, batch, accounts, facts=[fact], **more))
 
 
 def reset(place: Place, epoch: int, *, rebuild: bool, truncated: bool = False) -> None:
@@ -73,11 +69,9 @@ def test_rebuild_reads_only_batches_of_open_windows(place: Place, spec: Pipeline
 
 
 def test_rebuild_reads_no_lost_range(place: Place, spec: Pipeline) -> None:
-    parts = {"written": 2, "lost": 2}
-    commit(place, spec, 1, 0, 0, 4, parts=parts, lost=[lost(1, 3)])
+    commit(place, spec, 1, 0, 0, 4, parts={"written": 2, "lost": 2}, lost=[lost(1, 3)])
     found = kept(place.ledger, spec, 2)
-    assert found.ranges == (span(0, 1), span(3, 4))
-    assert found.records == 2
+    assert (found.ranges, found.records) == ((span(0, 1), span(3, 4)), 2)
 
 
 def test_rebuild_goes_back_over_epochs(place: Place, spec: Pipeline) -> None:

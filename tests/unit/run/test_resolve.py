@@ -1,4 +1,4 @@
-"""Offsets that may hold records of an interval in any order of their times, and places where lost ranges are read."""
+"""Intervals of record time, offsets that may hold their records, and places where lost ranges are read."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ import itertools
 import random
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from zoneinfo import ZoneInfo
 
 import pytest
 from tests.fixtures.books import span
 
-from sluice.errors import SourceUnreachableError, TopicRecreatedError
+from sluice.errors import ConfigError, SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Times, overlaps
 from sluice.run.interval import Interval
 from sluice.run.locate import Located, locate
@@ -101,10 +102,6 @@ def answer(played: Played, interval: Interval, reached: Mapping[int, int], **mor
     return resolve(interval, {"t": dict(reached)}, played.available(), **more)
 
 
-def offsets(resolved: Resolved) -> set[int]:
-    return {o for r in resolved.read for o in range(r.start, r.end)}
-
-
 def spans(resolved: Resolved) -> dict[int, tuple[int, int]]:
     return {r.partition: (r.start, r.end) for r in resolved.ranges}
 
@@ -123,7 +120,7 @@ def test_interval_ends_are_looked_up_in_each_partition() -> None:
 PLAIN, FUTURE = Part(EVEN, (0, 10)), Part([0, 99, *range(1, 9)], (0, 10))
 """Kafka answers by the largest time so far: behind a record of the future each moment is at this record, or nowhere."""
 DROPPED, LOGGED = Part(EVEN, (5, 10), (0, 8)), Part([0, 99, 1, 2, 3], None, (0, 5))
-SINGLE = [(n, n + 1) for n in range(10)]
+SINGLE, PARTS = [(n, n + 1) for n in range(10)], [(0, 1), (1, 2), (2, 4), (4, 7), (7, 10)]
 
 
 @pytest.mark.parametrize(
@@ -131,13 +128,8 @@ SINGLE = [(n, n + 1) for n in range(10)]
     [
         pytest.param(PLAIN, (3, 6), [], {"read": [(3, 10)], "unknown": [(6, 10)]}, id="no-time-is-known"),
         pytest.param(PLAIN, (3, 6), [(0, 8)], {"read": [(3, 10)], "unknown": [(8, 10)]}, id="some-times-are-known"),
-        pytest.param(
-            Part([h + 100 for h in EVEN], (0, 10)), (0, 50), [(0, 10)], {"ranges": [(0, 0)]}, id="before-the-first"
-        ),
-        pytest.param(
-            FUTURE, (3, 6), [(0, 1), (1, 2), (2, 4), (4, 7), (7, 10)], {"ranges": [(4, 7)], "read": [(4, 7)]},
-            id="behind-a-record-of-the-future",
-        ),
+        pytest.param(Part([100, 101], (0, 2)), (0, 50), [(0, 2)], {"ranges": [(0, 0)]}, id="before-the-first"),
+        pytest.param(FUTURE, (3, 6), PARTS, {"ranges": [(4, 7)], "read": [(4, 7)]}, id="behind-a-record-of-the-future"),
         pytest.param(FUTURE, (3, 6), [(0, 4), (4, 7), (7, 10)], {"read": [(1, 7)]}, id="by-coarse-times"),
         pytest.param(
             Part([*EVEN, *EVEN, *EVEN], (0, 30)), (4, 6), [(n, n + 2) for n in range(0, 30, 2)],
@@ -151,9 +143,7 @@ SINGLE = [(n, n + 1) for n in range(10)]
         pytest.param(LOGGED, (100, 200), [], {"read": []}, id="in-no-segment"),
     ],
 )  # fmt: skip
-def test_interval_is_read_where_its_records_may_be(
-    part: Part, asked: tuple[int, int], known: list[tuple[int, int]], expected: dict[str, list[tuple[int, int]]]
-) -> None:
+def test_interval_is_read_where_its_records_may_be(part: Part, asked: Any, known: Any, expected: Any) -> None:
     played = Played({("t", 0): part}, down=part.kafka is None)
     found = answer(played, hours(*asked), {0: len(part.hours)}, times=played.times(0, *known))
     assert {name: [(r.start, r.end) for r in getattr(found, name)] for name in expected} == expected
@@ -162,16 +152,13 @@ def test_interval_is_read_where_its_records_may_be(
 def test_interval_of_a_quiet_partition_is_empty() -> None:
     played = Played({("t", 0): Part([0, 1, 8, 9], (0, 4)), ("t", 1): Part([], (0, 0)), ("t", 2): Part([1, 2], (0, 2))})
     found = answer(played, hours(3, 6), {0: 4, 1: 0, 2: 2}, times=played.times(0, (0, 2), (2, 4)))
-    assert spans(found) == {0: (2, 2), 1: (0, 0), 2: (2, 2)}
-    assert not found.whole, "in two partitions nothing stands behind the interval yet"
+    assert (spans(found), found.whole) == ({0: (2, 2), 1: (0, 0), 2: (2, 2)}, False), "nothing is behind it in two yet"
 
 
 def test_interval_ends_at_the_live_position() -> None:
-    played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))})
-    found = answer(played, hours(3, 6), {0: 4, 1: 1})
+    found = answer(Played({("t", n): PLAIN for n in (0, 1)}), hours(3, 6), {0: 4, 1: 1})
     assert spans(found) == {0: (3, 4), 1: (1, 1)}
-    assert found.beyond == (span(4, 6), span(3, 6, 1))
-    assert not found.whole
+    assert (found.beyond, found.whole) == ((span(4, 6), span(3, 6, 1)), False)
 
 
 def test_interval_of_very_many_parts_is_read_as_fewer() -> None:
@@ -179,7 +166,7 @@ def test_interval_of_very_many_parts_is_read_as_fewer() -> None:
     played = Played({("t", 0): Part(hours_of, (0, 300))})
     found = answer(played, hours(5, 6), {0: 300}, times=played.times(0, *((n, n + 1) for n in range(300))))
     assert len(found.read) <= 16
-    assert {n for n, hour in enumerate(hours_of) if hour == 5} <= offsets(found)
+    assert {(0, n) for n, hour in enumerate(hours_of) if hour == 5} <= {*each(found.read)}
 
 
 def test_interval_leaves_out_offsets_in_neither_kafka_nor_the_log() -> None:
@@ -187,19 +174,17 @@ def test_interval_leaves_out_offsets_in_neither_kafka_nor_the_log() -> None:
     gaps = played.available().gaps([span(0, 10)])
     assert gaps == [span(3, 6)]
     found = answer(played, hours(2, 8), {0: 10}, gaps=gaps)
-    assert found.read == [span(2, 3), span(6, 10)]
-    assert found.firsts == {("t", 0): 2}
+    assert (found.read, found.firsts) == ([span(2, 3), span(6, 10)], {("t", 0): 2})
 
 
 def test_interval_before_1970_has_records_without_a_time() -> None:
     played = Played({("t", 0): Part([0, -1e9, 5], (0, 3))})
     found = resolve(Interval.parse("1960-01-01", "1970-01-01"), {"t": {0: 3}}, played.available())
-    assert 1 in offsets(found)
+    assert (0, 1) in each(found.read)
 
 
 def test_interval_leaves_out_lost_offsets_behind_it() -> None:
-    played = Played({("t", 0): Part(EVEN, (0, 10))})
-    found = answer(played, hours(3, 6), {0: 10}, lost=[span(4, 8)])
+    found = answer(Played({("t", 0): PLAIN}), hours(3, 6), {0: 10}, lost=[span(4, 8)])
     assert found.read == [span(3, 6), span(8, 10)]
 
 
@@ -241,10 +226,10 @@ def test_interval_reads_each_of_its_records_in_any_order_of_times(seed: int) -> 
         for o, hour in enumerate(part.hours[: reached[n]])
         if interval.start <= moment(hour) < interval.end
     }
-    gone = {(r.partition, o) for r in gaps for o in range(r.start, r.end)}
+    gone = set(each(gaps))
     for look in (False, True):
         found = answer(played, interval, reached, times=known, gaps=gaps)
-        read = {(r.partition, o) for r in found.read for o in range(r.start, r.end)}
+        read = set(each(found.read))
         assert wanted - gone <= read
         assert not read & gone
         assert all(o < reached[n] for n, o in read)
@@ -290,12 +275,12 @@ def test_interval_that_reads_no_log_opens_none_and_names_the_strategy_that_does(
     (tmp_path / "_delta_log" / f"{0:020}.json").write_text("damaged")
     log, source = Unread(str(tmp_path), "p"), cast(Any, None)
     log.refresh()
-    assert (log.segments(), log.segments([span(0, 9)]), log.spans("t", 0), log.first_at("t", 0, 0)) == (
+    assert [log.segments(), log.segments([span(0, 9)]), log.spans("t", 0), log.first_at("t", 0, 0)] == [
         [],
         [],
         [],
         None,
-    )
+    ]
     found = Available.of([TopicState("t", "new", {0: PartitionState(0, 50)})], {"t": "old"}, log, source)
     with pytest.raises(TopicRecreatedError, match="the source does not have") as caught:
         missing("p", {"t": {0: 10}}, found, list)
@@ -303,12 +288,8 @@ def test_interval_that_reads_no_log_opens_none_and_names_the_strategy_that_does(
 
 
 def test_interval_refuses_a_partition_that_does_not_answer() -> None:
-    played = Played({("t", 0): Part(EVEN, (0, 10)), ("t", 1): Part(EVEN, (0, 10))}, silent={("t", 1)})
     with pytest.raises(SourceUnreachableError, match=r"t-1"):
-        answer(played, hours(2, 4), {0: 10, 1: 10})
-
-
-# --- lost ranges -----------------------------------------------------------------------------------------------------
+        answer(Played({("t", n): PLAIN for n in (0, 1)}, silent={("t", 1)}), hours(2, 4), {0: 10, 1: 10})
 
 
 class Log:
@@ -352,3 +333,56 @@ def test_recreated_topic_holds_no_lost_range() -> None:
     assert located(Log(), topic_id="y").kafka == ()
     for topic_id, known in (("", "x"), ("x", None), ("", None), ("x", "x")):
         assert located(Log(), topic_id=topic_id, known=known).kafka == (span(50, 60),), (topic_id, known)
+
+
+NOW = datetime(2026, 11, 1, tzinfo=UTC)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "key"),
+    [
+        ("2013-03-01", "2013-04-01", "2013-03-01T00:00:00Z/2013-04-01T00:00:00Z"),
+        ("2013-03-01T06:00", "2013-03-01T06:00:00.5Z", "2013-03-01T06:00:00Z/2013-03-01T06:00:00.500Z"),
+        ("2013-03-01T00:00:00+01:00", "2013-03-01T00:00:00Z", "2013-02-28T23:00:00Z/2013-03-01T00:00:00Z"),
+        # parts of a millisecond: no record lies between
+        ("2013-03-01T00:00:00.0001", "2013-03-01T00:00:00.0011", "2013-03-01T00:00:00.001Z/2013-03-01T00:00:00.002Z"),
+    ],
+)
+def test_interval_has_one_key_in_any_spelling(start: str, end: str, key: str) -> None:
+    found = Interval.parse(start, end, now=NOW)
+    assert found.key == key
+    assert str(found) == f"[{key.replace('/', ', ')})"
+    there = timezone(timedelta(hours=-5))
+    assert found == Interval.from_key(key) == Interval.of(found.start.astimezone(there), found.end.astimezone(there))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "says"),
+    [
+        ("2013-03-01", "2013-03-01T00:00Z", "has no width"),
+        ("2013-03-01T00:00:00+01:00", "2013-02-28T23:00Z", "has no width"),
+        ("2013-03-02", "2013-03-01", "is reversed"),
+        ("2026-10-31", "2026-11-02", "in the future"),
+        ("last week", "2013-03-01", "'last week' is not a time"),
+        ("2013-03-01", "2013-02-30", "'2013-02-30' is not a time"),
+    ],
+)
+def test_interval_refuses(start: str, end: str, says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        Interval.parse(start, end, now=NOW)
+    assert caught.value.state == "nothing was read or written"
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(("month", "day", "hours"), [(3, 10, 23), (11, 3, 25), (7, 1, 24)])
+def test_interval_of_a_day_in_new_york_has_23_24_or_25_hours(month: int, day: int, hours: int) -> None:
+    days = (datetime(2013, month, day + n, tzinfo=ZoneInfo("America/New_York")) for n in (0, 1))
+    start, end = Interval.of(*days, now=NOW).milliseconds
+    assert end - start == hours * HOUR
+
+
+def test_intervals_overlap_if_they_share_a_millisecond() -> None:
+    march, april = Interval.parse("2013-03-01", "2013-04-01"), Interval.parse("2013-04-01", "2013-05-01")
+    over = Interval.parse("2013-03-31T23:59:59.999", "2013-04-01T00:00:00.001")
+    for one, other, shared in ((march, april, False), (over, march, True), (over, april, True), (march, march, True)):
+        assert one.overlaps(other) is other.overlaps(one) is shared

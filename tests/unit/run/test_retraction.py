@@ -31,11 +31,8 @@ def held(found: Sequence[Row], spans: Sequence[OffsetRange]) -> dict[tuple[str, 
 
 def retract(place: Place, run: str, **chosen: Any) -> list[Part]:
     """Retract as the run does: rows leave the sink, and the ledger has it."""
-    parts = [
-        part
-        for item in standing(place.ledger, "p", **chosen)
-        if (part := taken(item, lambda s: held(place.sink, s), lambda s: held(place.quarantine, s))) is not None
-    ]
+    tables = [lambda s, rows=rows: held(rows, s) for rows in (place.sink, place.quarantine)]
+    parts = [part for item in standing(place.ledger, "p", **chosen) if (part := taken(item, *tables)) is not None]
     if not parts:
         return []
     gone = held(place.sink, [s for part in parts for s in part.ranges])
@@ -64,7 +61,6 @@ def redrive(place: Place, run: str, chance: random.Random) -> None:
 
 
 def unquarantine(place: Place, run: str, chance: random.Random) -> None:
-    """Write some quarantined records."""
     chosen = [row for row in place.quarantine if chance.random() < 0.5]
     place.quarantine = [row for row in place.quarantine if row not in chosen]
     place.sink += [(topic, partition, offset, run) for topic, partition, offset, _ in chosen]
@@ -91,9 +87,8 @@ def test_retraction_of_a_run_opens_its_offsets(story: Place) -> None:
 def test_retraction_takes_back_a_run_whose_rows_were_deleted(story: Place, deleted: range) -> None:
     """Else the rest of it would count as written for good, and hold a pipeline that its verdict holds."""
     story.sink = [row for row in story.sink if row[1] != 0 or row[2] not in deleted]
-    (part,) = retract(story, "x", run_id="b", ranges=())[:1]
-    assert (part.written, part.ranges) == (5, (span(10, 15),))
-    assert story.ledger.account("p", "b")["written"] == 0
+    (part, *_) = retract(story, "x", run_id="b", ranges=())
+    assert (part.written, part.ranges, story.ledger.account("p", "b")["written"]) == (5, (span(10, 15),), 0)
     assert proved(story) == []
 
 
@@ -136,8 +131,8 @@ def test_audit_balances_after_retractions_and_redrives_in_any_order(story: Place
 
 def test_audit_finds_a_second_redrive_of_a_retraction(story: Place) -> None:
     retract(story, "x", run_id="c")
-    story.commit("e", split(16, 17), epoch=REDRIVEN, redriven=Redriven(of="lost"))
-    story.commit("f", split(16, 17), epoch=REDRIVEN, redriven=Redriven(of="lost"))
+    for run in "ef":
+        story.commit(run, split(16, 17), epoch=REDRIVEN, redriven=Redriven(of="lost"))
     assert audit(story.ledger, "p").problems == ["t-0 [16, 17) was redriven twice, as lost"]
 
 
@@ -157,10 +152,9 @@ def test_retraction_refuses_intervals_and_unknown_runs(story: Place) -> None:
 
 
 def test_retraction_does_not_open_an_acknowledged_loss(story: Place) -> None:
+    loss = LossAcknowledged(ranges=[span(15, 16)], reason="gone", was="open", now="acknowledged")
     with story.ledger.acquire("p", "ack") as lease:
-        story.ledger.record(
-            lease, LossAcknowledged(ranges=[span(15, 16)], reason="gone", was="open", now="acknowledged")
-        )
+        story.ledger.record(lease, loss)
     retract(story, "x", run_id="b")
     assert [r.range for r in story.ledger.lost("p", state="acknowledged")] == [span(15, 16)]
     story.commit("l", split(20, 23, written=2, lost=1), epoch=2, lost=[lost(22, 23)])

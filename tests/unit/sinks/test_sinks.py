@@ -50,14 +50,11 @@ def test_manifest_snapshot_equals_its_commits(tmp_path: Path) -> None:
     for number in range(107):
         gone = [f"f{number - 1}"] if number % 3 == 1 else []
         assert manifest.commit(manifest.state(), added(f"f{number}"), gone, note(number), {"n": number})
-    snapshots = sorted((tmp_path / "_sluice").glob("*.snapshot.json"))
+    snapshots, state = sorted((tmp_path / "_sluice").glob("*.snapshot.json")), manifest.state()
     assert [int(file.name[:20]) for file in snapshots] == [49, 99]
-    state = manifest.state()
-    snapshots[1].write_text("{")
-    assert manifest.state() == state
-    for file in snapshots:
-        file.unlink()
-    assert manifest.state() == state
+    for change in (lambda: snapshots[1].write_text("{"), snapshots[1].unlink, snapshots[0].unlink):
+        change()
+        assert manifest.state() == state
 
 
 def test_manifest_names_missing_and_damaged_commits(tmp_path: Path) -> None:

@@ -37,9 +37,7 @@ def test_wal_applied_batch_is_the_last_whose_offsets_and_all_before_are_applied(
     made.seal_lines(3, 10)
     log = made.log
     assert applied_batch(log, 1, None) == -1
-    assert applied_batch(log, 1, {"t": {0: 10, 1: 10}}) == 0
-    assert applied_batch(log, 1, {"t": {0: 30, 1: 20}}) == 1
-    assert applied_batch(log, 1, {"t": {0: 30, 1: 30}}) == 2
+    assert [applied_batch(log, 1, {"t": {0: n, 1: m}}) for n, m in ((10, 10), (30, 20), (30, 30))] == [0, 1, 2]
     assert applied_batch(log, 1, {"t": {0: 30}}) == -1, "nothing of a partition was applied"
     assert applied_batch(log, 2, {"t": {0: 30, 1: 30}}) == -1, "another epoch"
 
@@ -65,16 +63,9 @@ def test_wal_cleaning_removes_old_commits_once_no_batch_waits(tmp_path: Path) ->
 def test_wal_segment_takes_a_record_time_that_python_has_no_date_for(tmp_path: Path, unit: str) -> None:
     """A producer that takes microseconds for milliseconds names the year 45000."""
     times = [1_362_096_000_000, 1_362_096_000_000_000]
-    stamps = [time * (1_000 if unit == "us" else 1) for time in times]
-    records = pa.table(
-        {
-            "topic": ["t", "t"],
-            "partition": pa.array([3, 3], pa.int32()),
-            "offset": pa.array([7, 9], pa.int64()),
-            "timestamp": pa.array(stamps, pa.timestamp(unit, "UTC")),
-        }
-    )
-    pq.write_table(records, tmp_path / "part.parquet")
+    stamps = pa.array([time * (1_000 if unit == "us" else 1) for time in times], pa.timestamp(unit, "UTC"))
+    records = {"topic": ["t", "t"], "partition": pa.array([3, 3], pa.int32()), "offset": [7, 9], "timestamp": stamps}
+    pq.write_table(pa.table(records), tmp_path / "part.parquet")
     segment = inspect(fsspec.filesystem("file"), str(tmp_path), "part.parquet")
     assert (segment.first, segment.last) == tuple(times)
     assert (segment.range.start, segment.range.end, segment.records) == (7, 10, 2)

@@ -40,7 +40,6 @@ class Shop:
         self.sql(TABLE)
 
     def connect(self, **parts: Any) -> None:
-        """Define the connection."""
         url = sa.make_url(self.url)
         own = {"host": url.host, "port": url.port, "login": url.username, "schema": url.database}
         os.environ[variable_of("postgres_default")] = json.dumps({"conn_type": "postgres", **own, **parts})
@@ -58,7 +57,6 @@ class Shop:
         self.keys |= keys
 
     def add(self, count: int) -> None:
-        """Insert rows."""
         self.sql(f"INSERT INTO orders (name) SELECT 'x' FROM generate_series(1, {count})")
 
     @contextmanager
@@ -70,7 +68,6 @@ class Shop:
         engine.dispose()
 
     def source(self) -> TableRows:
-        """Open the source."""
         return TableRows(JdbcSource.model_validate(self.keys), Home(str(self.root)), "shop")
 
     def look(self, times: int = 1) -> TableRows:
@@ -101,7 +98,6 @@ class Shop:
         return [row for part in intake.parts for row in pq.read_table(intake.rows / part.name).to_pylist()]
 
     def values(self) -> list[dict[str, Any]]:
-        """The landed values."""
         return [json.loads(row["value"]) for row in self.records()]
 
     def exact(self, columns: str = "id", looks: int = 1) -> None:

@@ -309,9 +309,7 @@ def test_landed_rows_that_were_removed_are_gone(shop: Shop) -> None:
     shop.refused(r"\.parquet", OffsetsGoneError)
 
 
-def test_landed_book_is_compacted_and_does_not_grow_with_looks_that_find_nothing(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_landed_book_does_not_grow_with_looks_that_find_nothing(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(intake_module, "_COMPACTED", 4)
     shop.table("n INT PRIMARY KEY, at TIMESTAMPTZ", key="at")
     for number in range(1, 6):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,54 +95,52 @@ def test_nats_error_names_the_server_without_the_password_of_its_url(several: bo
     assert "s3cret" not in str(caught.value)
 
 
-def test_redis_fields_are_all_there_as_they_came(tmp_path: Path) -> None:
+@pytest.fixture
+def redis(tmp_path: Path) -> Iterator[Redis]:
     server = started(Redis, tmp_path / "server")
-    try:
-        server.client.execute_command("XADD", "s", "1-1", "item", "apple", "item", 'p"ear', "n", "ö")
-        server.client.execute_command("XADD", "s", "1700000000000000000-0", "item", b"caf\xe9")
-        span = OffsetRange("s", 0, 0, 2)
-
-        def read(field: str | None) -> list[Message]:
-            queue = RedisStreams(Connection("q", "redis", "127.0.0.1", server.port, password="secret"), None, field)
-            return [message for some in queue.read(span, queue.guide([span])) for message in some]
-
-        whole, own = read(None), read("item")
-        assert [m.value for m in whole] == [
-            '{"item": "apple", "item": "p\\"ear", "n": "ö"}'.encode(),
-            b'{"item": "caf\xe9"}',
-        ]
-        assert [(m.value, m.headers) for m in own] == [
-            (b'p"ear', [("item", b"apple"), ("n", "ö".encode())]), (b"caf\xe9", []),
-        ]  # fmt: skip
-        assert [m.time for m in whole] == [1, END_OF_TIME]
-    finally:
-        server.stop()
+    yield server
+    server.stop()
 
 
-def test_nats_headers_are_those_of_the_message(tmp_path: Path) -> None:
+def opened(server: Redis, field: str | None) -> RedisStreams:
+    return RedisStreams(Connection("q", "redis", "127.0.0.1", server.port, password="secret"), None, field)
+
+
+def test_redis_fields_are_all_there_as_they_came(redis: Redis) -> None:
+    redis.client.execute_command("XADD", "s", "1-1", "item", "apple", "item", 'p"ear', "n", "ö")
+    redis.client.execute_command("XADD", "s", "1700000000000000000-0", "item", b"caf\xe9")
+    span, queues = OffsetRange("s", 0, 0, 2), (opened(redis, None), opened(redis, "item"))
+    whole, own = ([m for some in queue.read(span, queue.guide([span])) for m in some] for queue in queues)
+    apple = '{"item": "apple", "item": "p\\"ear", "n": "ö"}'.encode()
+    assert [(m.value, m.time) for m in whole] == [(apple, 1), (b'{"item": "caf\xe9"}', END_OF_TIME)]
+    assert [(m.value, m.headers) for m in own] == [
+        (b'p"ear', [("item", b"apple"), ("n", "ö".encode())]), (b"caf\xe9", []),
+    ]  # fmt: skip
+
+
+def test_nats_headers_are_those_of_the_message(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     server = started(Nats, tmp_path / "server")
-    try:
-        server.add("s", [b"0"])
+    request.addfinalizer(server.stop)
+    server.add("s", [b"0"])
 
-        async def publish(client: Any, js: Any) -> None:
-            await client.publish("s.new", b"1", headers={"Status": "100"})
-            await client.flush()
+    async def publish(client: Any, js: Any) -> None:
+        await client.publish("s.new", b"1", headers={"Status": "100"})
+        await client.flush()
 
-        server._do(publish)
-        send_raw(server.port, b"s.new", b"NATS/1.0\r\ntag: caf\xe9\r\n", b"2")
-        send_raw(server.port, b"s.caf\xe9", b"X\r\n", b"3")
-        queue = JetStream(Connection("q", "nats", "127.0.0.1", port=server.port, login="me", password="secret"))
-        span = OffsetRange("s", 0, 0, 4)
-        # the server may take messages of several connections in another order
-        found = sorted((m for some in queue.read(span, None) for m in some), key=lambda m: m.value or b"")
-        queue.close()
-        assert [(m.value, list(m.headers)) for m in found] == [
-            (b"0", [("more", b"x")]), (b"1", [("Status", b"100")]), (b"2", [("tag", b"caf\xff")]),
-            (b"3", [("", b"X\r\n\r\n")]),
-        ]  # fmt: skip
-        assert found[3].key == b"s.caf\xe9"
-    finally:
-        server.stop()
+    server._do(publish)
+    send_raw(server.port, b"s.new", b"NATS/1.0\r\ntag: caf\xe9\r\n", b"2")
+    send_raw(server.port, b"s.caf\xe9", b"X\r\n", b"3")
+    queue = JetStream(Connection("q", "nats", "127.0.0.1", port=server.port, login="me", password="secret"))
+    # the server may take messages of several connections in another order
+    found = sorted(
+        (m for some in queue.read(OffsetRange("s", 0, 0, 4), None) for m in some), key=lambda m: m.value or b""
+    )
+    queue.close()
+    assert [(m.value, list(m.headers)) for m in found] == [
+        (b"0", [("more", b"x")]), (b"1", [("Status", b"100")]), (b"2", [("tag", b"caf\xff")]),
+        (b"3", [("", b"X\r\n\r\n")]),
+    ]  # fmt: skip
+    assert found[3].key == b"s.caf\xe9"
 
 
 def send_raw(port: int, subject: bytes, headers: bytes, payload: bytes) -> None:
@@ -157,18 +156,14 @@ def send_raw(port: int, subject: bytes, headers: bytes, payload: bytes) -> None:
             came += client.recv(4096)
 
 
-def test_redis_entries_are_found_behind_trimmed_ones(tmp_path: Path) -> None:
+def test_redis_entries_are_found_behind_trimmed_ones(redis: Redis) -> None:
     """A query that goes on for long keeps one connection; what it knew of the stream's past is gone then."""
-    server = started(Redis, tmp_path / "server")
-    try:
-        queue = RedisStreams(Connection("q", "redis", "127.0.0.1", server.port, password="secret"), None, "value")
-        server.add("s", [b"%d" % n for n in range(10)])
-        first, later = OffsetRange("s", 0, 0, 10), OffsetRange("s", 0, 12, 20)
-        assert len(next(iter(queue.read(first, queue.guide([first]))))) == 10
-        server.add("s", [b"%d" % n for n in range(10, 20)])
-        server.trim("s", 8)
-        guide = queue.guide([later])
-        assert [m.value for found in queue.read(later, guide) for m in found] == [b"%d" % n for n in range(12, 20)]
-        assert min(offset for offset, _ in guide["s"]) == 12, "what was read before is not kept"
-    finally:
-        server.stop()
+    queue, values = opened(redis, "value"), [b"%d" % n for n in range(20)]
+    redis.add("s", values[:10])
+    first, later = OffsetRange("s", 0, 0, 10), OffsetRange("s", 0, 12, 20)
+    assert len(next(iter(queue.read(first, queue.guide([first]))))) == 10
+    redis.add("s", values[10:])
+    redis.trim("s", 8)
+    guide = queue.guide([later])
+    assert [m.value for found in queue.read(later, guide) for m in found] == values[12:]
+    assert min(offset for offset, _ in guide["s"]) == 12, "what was read before is not kept"

@@ -55,9 +55,7 @@ def test_socket_lands_lines_in_portions(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(lines.intake.parts) > 5
 
 
-def test_socket_refuses_a_line_without_end_and_keeps_those_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_socket_refuses_a_line_without_end_and_keeps_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in (("_LONGEST", 1000), ("_ROWS", 1), ("_PIECE", 64)):
         monkeypatch.setattr(module, name, value)
     with Server([b"good\n" * 20 + b"x" * 10_000]) as server:
