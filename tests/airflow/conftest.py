@@ -88,13 +88,8 @@ def home(tmp_path: Path, empty_ledger: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("SLUICE_HOME", str(home))
     monkeypatch.delenv("SLUICE_LEDGER_URL", raising=False)
     monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": "local[1]"}))
-    extra = {
-        "bootstrap.servers": "broker:9092",
-        "security.protocol": "SASL_SSL",
-        "sasl.mechanism": "PLAIN",
-        "sasl.username": "reader",
-        "sasl.password": SECRET,
-    }
+    extra = {"bootstrap.servers": "broker:9092", "security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}
+    extra |= {"sasl.username": "reader", "sasl.password": SECRET}
     monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": extra}))
     monkeypatch.setattr("sluice.launch.submit.jars.paths", lambda _set: [])
     return home
@@ -169,10 +164,8 @@ def _record(plan: dict[str, Any], file: str, action: Any) -> None:
     from sluice.pipeline import load
 
     pipeline, ledger, run = load(file), Ledger.open(), action.run_id
-    judged = [
-        Judged(verdict=plan["verdict"], judgement=plan.get("judgement", {}))
-        for _ in range(1) if plan.get("verdict") and getattr(action, "validate", True)
-    ]  # fmt: skip
+    verdict = plan.get("verdict") if getattr(action, "validate", True) else None
+    judged = [Judged(verdict=verdict, judgement=plan.get("judgement", {}))] if verdict else []
     if isinstance(action, Validate):
         for event in judged:
             ledger.decide(pipeline.name, run, event)

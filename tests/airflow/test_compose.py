@@ -59,9 +59,6 @@ def mounts(name: str) -> dict[str, str]:
     return {volume.split(":")[1]: volume.split(":")[0] for volume in services()[name]["volumes"]}
 
 
-# --- services --------------------------------------------------------------------------------------------------------
-
-
 def test_compose_file_follows_the_specification() -> None:
     schema = json.loads((CHECKOUT / "tests/fixtures/compose/compose-spec.json").read_text())
     jsonschema.validate(compose(), schema)
@@ -110,9 +107,6 @@ def test_compose_spark_workers_serve_two_applications() -> None:
     assert connection["host"] == "spark://spark-master:7077"
     assert connection["host"] in Service("spark-worker", worker).command
     assert int(scheduler["AIRFLOW__CORE__PARALLELISM"]) <= 4
-
-
-# --- secrets ---------------------------------------------------------------------------------------------------------
 
 
 def test_compose_services_read_secrets_from_files_and_share_the_keys() -> None:
@@ -187,9 +181,6 @@ def test_compose_entrypoint_refuses_a_secret_that_is_missing_or_wrong(
     token = "Fernet" if value else name
     assert token in done.stderr
     assert value or ".env.example" in done.stderr
-
-
-# --- folders and the image -------------------------------------------------------------------------------------------
 
 
 def test_compose_mounts_the_checkout_read_only_and_one_home_without_logins() -> None:

@@ -49,9 +49,6 @@ def test_side_by_side_dag_has_a_table_a_verdict_and_an_event_for_each_strategy()
     assert len({p.name for _, p in asked.values()} | {p.sink.delta.path for _, p in asked.values()}) == len(Recovery)
 
 
-# --- runs that go well -----------------------------------------------------------------------------------------------
-
-
 def test_dag_run_succeeds_and_announces_its_ranges(dag: DAG, spark: FakeSpark, events: Any, capfd: Any) -> None:
     spark.plan(RUN, written=[12], verdict="passed")
     run = dag.test(logical_date=None)
@@ -123,9 +120,6 @@ def test_dag_run_with_nothing_to_read_is_skipped_by_on_idle(dag: DAG, spark: Fak
     assert spark.calls.get(RUN) is None
 
 
-# --- runs that fail --------------------------------------------------------------------------------------------------
-
-
 def test_dag_run_ends_at_the_first_try_after_a_failure_that_a_retry_cannot_help(
     dag: DAG, spark: FakeSpark, capfd: Any
 ) -> None:
@@ -191,9 +185,6 @@ def test_dag_run_ends_a_driver_that_hangs_by_the_execution_timeout_and_tries_aga
     assert (row.run, row.state) == (run.run_id, "done")
     pids = [int(pid) for pid in (spark.folder / "pids").read_text().split()]
     assert [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE] == []
-
-
-# --- maintenance -----------------------------------------------------------------------------------------------------
 
 
 def test_maintenance_dag_redrives_nothing_by_default_and_proves_the_account(

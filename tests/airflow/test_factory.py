@@ -30,9 +30,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 FRESH = 'freshness: {max_age: 2h, cron: "0 7 * * *", timezone: Europe/Berlin}'
 
 
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
 def test_factory_makes_of_a_bad_file_one_import_error_and_all_other_dags(
     pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -114,9 +111,6 @@ def test_factory_builds_in_a_process_of_a_task_only_its_dag(
         assert set(build_all(folder)) == {wanted}
 
 
-# --- schedules -------------------------------------------------------------------------------------------------------
-
-
 def test_dag_of_a_pipeline_on_lag_has_an_asset_of_its_own(pipeline_file: Any) -> None:
     file = pipeline_file(more="schedule: on_lag\n")
     (asset,) = build_dag(file).timetable.asset_condition.objects
@@ -141,9 +135,6 @@ def test_dag_of_a_pipeline_on_cron_has_a_timetable(pipeline_file: Any) -> None:
 def test_dag_has_a_doc_of_its_pipeline(pipeline_file: Any, golden: Golden, schedule: str) -> None:
     more = f"schedule: {schedule}\n" + ("rows: aggregate\n" if schedule == "none" else "")
     golden("airflow", str(build_dag(pipeline_file(more=more)).doc_md))
-
-
-# --- the form --------------------------------------------------------------------------------------------------------
 
 
 def test_trigger_form_has_types_and_the_values_of_the_file(pipeline_file: Any) -> None:
@@ -185,9 +176,6 @@ def test_trigger_form_offers_intervals_where_the_pipeline_has_some(
     assert ("interval" in mode["enum"], "start" in params, "end" in params) == (intervals is not None,) * 3
     assert intervals is None or intervals in mode["description_md"]
     assert ("ignore_batch" in params.get_param("recovery").schema["enum"]) == (more == ""), "it is for stateless ones"
-
-
-# --- what a team sets ------------------------------------------------------------------------------------------------
 
 
 def test_dag_looks_runs_and_alerts_as_the_file_says(
@@ -273,14 +261,6 @@ def test_dag_tasks_that_start_spark_are_bounded_by_a_number_and_a_pool(
     }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("setting", "token"), [("max_drivers: 0", "max_drivers"), ("execution_timeout: 0s", "execution_timeout")]
-)
-def test_dag_refuses_limits_of_nothing(pipeline_file: Any, setting: str, token: str) -> None:
-    with pytest.raises(ConfigError, match=token):
-        load(pipeline_file(more=f"airflow: {{{setting}}}\n"))
-
-
 def test_dag_refuses_a_callback_that_cannot_be_called(
     pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -304,8 +284,6 @@ def test_dag_gives_up_on_a_callback_whose_import_does_not_end(
     with pytest.raises(ConfigError, match="endless:page is not imported"):  # at once
         build_dag(spec)
 
-
-# --- what is imported ------------------------------------------------------------------------------------------------
 
 LOOK = """\
 import json, sys

@@ -77,13 +77,7 @@ def paged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str |
 
 @pytest.fixture
 def dag_of(
-    pipeline_file: Any,
-    dags_in: Any,
-    backlog: Any,
-    paged: Any,
-    spark: FakeSpark,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    pipeline_file: Any, dags_in: Any, backlog: Any, paged: Any, spark: FakeSpark, tmp_path: Path, monkeypatch: Any
 ) -> Callable[..., tuple[DAG, Path]]:
     """Make a DAG as Airflow does; return it with its file."""
 
@@ -150,9 +144,6 @@ def test_freshness_dag_alerts_when_a_record_is_too_old(
     paged()
     call_back(run, file)
     golden("airflow", paged(), hide={run.run_id: "RUN"})
-
-
-# --- what an alert says ----------------------------------------------------------------------------------------------
 
 
 def failed(context: dict[str, Any], task: str, error: BaseException) -> dict[str, Any]:

@@ -57,17 +57,12 @@ def test_connection_field_left_empty_is_no_setting() -> None:
 
 
 def test_provider_names_each_module() -> None:
-    info = provider.get_provider_info()
-    for kind in ("operators", "sensors", "hooks", "triggers"):
-        for module in info[kind][0]["python-modules"]:
-            assert importlib.import_module(module)
-    folder = Path(provider.__file__).parent
-    named = {m.removeprefix("sluice_airflow.") for k in ("operators", "sensors", "hooks", "triggers")
-             for m in info[k][0]["python-modules"]}  # fmt: skip
-    there = {
-        f"{kind}.{file.stem}" for kind in ("operators", "sensors", "hooks") for file in (folder / kind).glob("*.py")
-    }
-    assert {name for name in there if not name.endswith("__init__")} - named == {"operators.submit"}, "a base class"
+    info, folder = provider.get_provider_info(), Path(provider.__file__).parent
+    named = {m for kind in ("operators", "sensors", "hooks", "triggers") for m in info[kind][0]["python-modules"]}
+    assert all(map(importlib.import_module, named))
+    files = [file for kind in ("operators", "sensors", "hooks") for file in (folder / kind).glob("[!_]*.py")]
+    there = {f"sluice_airflow.{file.parent.name}.{file.stem}" for file in files}
+    assert there - named == {"sluice_airflow.operators.submit"}, "a base class"
 
 
 def test_connection_type_is_left_to_airflows_own_kafka_provider(monkeypatch: pytest.MonkeyPatch) -> None:

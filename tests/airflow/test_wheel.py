@@ -125,20 +125,16 @@ def installed(venv: Path, tmp_path: Path) -> Installed:
     shutil.copy(packages / "sluice" / "data" / "dags" / "pipelines.py", tmp_path / "dags")
     ours = ("SLUICE_", "AIRFLOW", "PYTHON", "VIRTUAL_ENV", "XDG_")
     env = {key: value for key, value in os.environ.items() if not key.startswith(ours)}
-    return Installed(
-        venv,
-        where,
-        env
-        | {
-            # spark-submit is beside Airflow
-            "PATH": os.pathsep.join([str(venv / "bin"), str(Path(sys.executable).parent), env.get("PATH", "")]),
-            "SLUICE_PIPELINES": str(folder),
-            "SLUICE_JARS": str(jars.fetch("spark")[0].parents[1]),
-            "AIRFLOW_HOME": str(tmp_path / "airflow"),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-        },
-    )
+    env |= {
+        # spark-submit is beside Airflow
+        "PATH": os.pathsep.join([str(venv / "bin"), str(Path(sys.executable).parent), env.get("PATH", "")]),
+        "SLUICE_PIPELINES": str(folder),
+        "SLUICE_JARS": str(jars.fetch("spark")[0].parents[1]),
+        "AIRFLOW_HOME": str(tmp_path / "airflow"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+    }
+    return Installed(venv, where, env)
 
 
 def test_wheel_has_the_packages_and_the_files_that_they_need(wheel: Path) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from abc import ABC, abstractmethod
 from contextlib import ExitStack
 from datetime import timedelta
 from pathlib import Path
@@ -33,8 +32,6 @@ from sluice_spark.runs.tables import KEEPS_HISTORY
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.iceberg import expiry
 
-__all__ = ["ages"]
-
 _YOUNG, _OLD, _MEASURED = 1_000, 10_000, 100
 """Runs of both, of which so many are measured: as many as Delta's commits between two checkpoints."""
 _PARTITIONS = 12
@@ -51,86 +48,75 @@ def ages(bench: Bench, options: Options) -> dict[str, Any]:
         patch = stack.enter_context(pytest.MonkeyPatch.context())
         postgres = stack.enter_context(server(programs)) if programs else None
         kinds = [Delta, Iceberg, Log, Accounts, *([Postgres] if programs else [])]
-        rows = [compare(kind, numbers, bench.scratch, patch, postgres) for kind in kinds]
+        rows = [_compared([kind(bench.scratch, runs, patch, postgres) for runs in numbers]) for kind in kinds]
     print_table(rows, list(rows[0]))
     worst = max(row["ratio"] for row in rows)
     title = f"ages: run {numbers[1]:,} against run {numbers[0]:,}"
     return {"title": title, "rows": rows, **Goal("the worst ratio", 1.1).judge(worst)}
 
 
-def compare(
-    kind: type[_Life], numbers: tuple[int, int], scratch: Path, patch: pytest.MonkeyPatch, postgres: Server | None
-) -> dict[str, Any]:
+def _compared(lives: list[_Life]) -> dict[str, Any]:
     """Return what a run costs a young state of a kind and an old one, and how large their metadata is."""
-    lives = [kind(scratch / f"{kind.__name__}-{runs}", runs, patch, postgres) for runs in numbers]
     for life in lives:
         for number in range(life.runs - _MEASURED):
             life.spend(number)
     spent = [[life.spend(life.runs - left) for life in lives] for left in range(_MEASURED, 0, -1)]
     young, old = (median([pair[side] for pair in spent]) for side in (0, 1))
-    row = {"state": kind.__name__, "ms, young": round(young * 1000, 1), "ms, old": round(old * 1000, 1)}
+    row = {"state": type(lives[0]).__name__, "ms, young": round(young * 1000, 1), "ms, old": round(old * 1000, 1)}
     row |= {"ratio": round(old / young, 2)}
     row |= {f"kB, {age}": round(life.metadata() / 1000) for age, life in zip(("young", "old"), lives, strict=True)}
     err.print(str(row))
     return row
 
 
-class _Life(ABC):
+class _Life:
     """One kind of durable state, and its runs."""
 
-    def __init__(self, root: Path, runs: int, patch: pytest.MonkeyPatch, postgres: Server | None) -> None:
-        self.root, self.runs, self.patch, self.postgres = root, runs, patch, postgres
+    log = "."
+    """The folder of what is no record. New files there get the time at which their run would have made them."""
+
+    def __init__(self, scratch: Path, runs: int, patch: pytest.MonkeyPatch, postgres: Server | None) -> None:
+        self.root, self.runs, self.patch = scratch / f"{type(self).__name__}-{runs}", runs, patch
         self.began = time.time() - runs * _HOUR
-        root.mkdir()
-        self.prepare()
+        self.root.mkdir()
+        self.prepare(postgres.url if postgres else "")
 
-    @abstractmethod
-    def prepare(self) -> None:
-        """Make the place."""
+    def prepare(self, postgres: str) -> None: ...
 
-    @abstractmethod
     def run(self, number: int) -> None:
         """Read and write what a run reads and writes."""
-
-    def between(self, number: int) -> None:  # noqa: B027 - few need anything
-        """Do what happens between runs."""
+        raise NotImplementedError
 
     def spend(self, number: int) -> float:
         """Return the seconds of a run."""
-        self.enter()
         began = time.perf_counter()
         self.run(number)
         seconds = time.perf_counter() - began
-        self.between(number)
+        self.after(number)
         return seconds
 
-    def enter(self) -> None:  # noqa: B027 - few need anything
-        """Point the environment to this one."""
-
-    @abstractmethod
-    def metadata(self) -> int:
-        """Return the size of what is no record, in bytes."""
-
-    def date(self, folder: Path, number: int) -> None:
-        """Give new files the time at which their run would have made them."""
+    def after(self, number: int) -> None:
         when = self.began + number * _HOUR
-        for entry in os.scandir(folder):
+        for entry in os.scandir(self.root / self.log) if self.log != "." else ():
             if entry.stat().st_mtime > when + _HOUR / 2:
                 os.utime(entry.path, (when, when))
+
+    def metadata(self) -> int:
+        """Return the size of what is no record, in bytes."""
+        return _size(self.root / self.log)
 
 
 class _Sink(_Life):
     case: type[sinks.SinkCase]
 
-    def prepare(self) -> None:
-        request = SimpleNamespace(
-            getfixturevalue=lambda _: self.postgres.url if self.postgres else "", addfinalizer=lambda _: None
-        )
-        self.sink = self.case(self.root, self.patch, request)  # type: ignore[arg-type]
+    def prepare(self, postgres: str) -> None:
+        request: Any = SimpleNamespace(getfixturevalue=lambda _: postgres, addfinalizer=lambda _: None)
+        self.sink = self.case(self.root, self.patch, request)
 
-    def enter(self) -> None:
+    def spend(self, number: int) -> float:
         if isinstance(self.sink, sinks.Iceberg | sinks.Postgres):
             self.sink.connect()
+        return super().spend(number)
 
     def run(self, number: int) -> None:
         sink = self.sink.writer()
@@ -143,24 +129,21 @@ class _Sink(_Life):
 
 
 class Delta(_Sink):
-    case = sinks.Delta
+    case, log = sinks.Delta, "out/_delta_log"
 
-    def between(self, number: int) -> None:
+    def after(self, number: int) -> None:
         if number % _WEEK == _WEEK - 1:
             DeltaTable(self.sink.place).optimize.compact()
             for folder in sorted((self.root / "out" / "batches").iterdir())[:-1]:
                 shutil.rmtree(folder)  # as a vacuum does
-        self.date(self.root / "out" / "_delta_log", number)
-
-    def metadata(self) -> int:
-        return _size(self.root / "out" / "_delta_log")
+        super().after(number)
 
 
 class Iceberg(_Sink):
     case = sinks.Iceberg
 
-    def prepare(self) -> None:
-        super().prepare()
+    def prepare(self, postgres: str) -> None:
+        super().prepare(postgres)
         self.patch.setattr(expiry, "youngest", 0)
 
     def run(self, number: int) -> None:
@@ -191,7 +174,9 @@ class _Landed(Made):
 
 
 class Log(_Life):
-    def prepare(self) -> None:
+    log = "log/_delta_log"
+
+    def prepare(self, postgres: str) -> None:
         self.made = _Landed(self.root / "log")
 
     def run(self, number: int) -> None:
@@ -200,39 +185,23 @@ class Log(_Life):
         assert len(log.segments(epoch=1, batch=number)) == 1
         log.clean(EPOCH + timedelta(seconds=number - _WEEK), applied={1: number}, thorough=False)
 
-    def between(self, number: int) -> None:
-        self.date(self.root / "log" / "_delta_log", number)
-
-    def metadata(self) -> int:
-        return _size(self.root / "log" / "_delta_log")
-
 
 class Accounts(_Life):
-    def prepare(self) -> None:
-        self.url = f"sqlite:///{self.root}/ledger.db"
-
     def run(self, number: int) -> None:
-        ledger, accounts = Ledger.open(self.url), _accounts(number)
+        ledger, accounts, run = Ledger.open(f"sqlite:///{self.root}/ledger.db"), _accounts(number), f"run-{number}"
         for ask in (ledger.epoch, ledger.topic_ids, ledger.leaders, ledger.last_batches, ledger.interval_keys):
             ask("p")
         ledger.paces("p", limit=5)
         ledger.furthest("p", 1)
         ledger.lost("p")
-        with attempt(
-            ledger, f"run-{number}", *(a.range for a in accounts), state="done", closed={"seconds": 1.0}
-        ) as own:
-            ledger.record(own, BatchStarted(epoch=1, batch=number, ranges=[a.range for a in accounts]))
+        ranges = [a.range for a in accounts]
+        with attempt(ledger, run, *ranges, state="done", closed={"seconds": 1.0}) as own:
+            ledger.record(own, BatchStarted(epoch=1, batch=number, ranges=ranges))
             ledger.record(own, *batch_committed(1, number, accounts))
-            ledger.record(own, Judged(verdict="passed", judgement={}), run_id=f"run-{number}")
-        ledger.decide(
-            "p",
-            f"run-{number}",
-            Announced(upto=sorted(ledger.unannounced("p", f"run-{number}").upto.items()), version=None),
-        )
-        ledger.account("p", f"run-{number}")
-
-    def metadata(self) -> int:
-        return _size(self.root)
+            ledger.record(own, Judged(verdict="passed", judgement={}), run_id=run)
+        upto = sorted(ledger.unannounced("p", run).upto.items())
+        ledger.decide("p", run, Announced(upto=upto, version=None))
+        ledger.account("p", run)
 
 
 def _accounts(number: int) -> list[Any]:

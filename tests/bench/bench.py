@@ -14,11 +14,8 @@ from tests.bench.ages import ages
 from tests.bench.drains import also, batches, files, fixed, postgres, queue, shapes, split, volume
 from tests.bench.harness import Bench, Options
 from tests.bench.history import history
-from tests.bench.intervals import intervals
-from tests.bench.judging import judging
-from tests.bench.lag import lag
-from tests.bench.ledger import ledger
-from tests.bench.many import many
+from tests.bench.lag import lag, many
+from tests.bench.parts import intervals, judging, ledger
 from tests.bench.recovery import hot, killed, redrive, wal
 from tests.bench.wide import wide
 from tests.bench.windowed import panes, windows

@@ -7,8 +7,7 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -28,8 +27,6 @@ from sluice.connections import variable_of
 from sluice.errors import ConfigError
 from sluice.launch import jars
 
-__all__ = ["also", "batches", "files", "fixed", "postgres", "queue", "shapes", "split", "volume"]
-
 _SMALL = 10_000
 
 _PEERS = {
@@ -40,36 +37,26 @@ _PEERS = {
 """Scripts, and what they need; installed for the bench alone."""
 
 
-@dataclass(frozen=True)
-class _Peer:
-    """A script of others, and where it runs."""
-
-    script: str
-    python: Path
-    jars: tuple[Path, ...] = ()
-    env: Mapping[str, str] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, bench: Bench, name: str) -> _Peer | None:
-        """Return a peer; None if it cannot be installed here."""
-        script, needs = _PEERS[name]
-        python = bench.python(name, needs)
-        if python is None or name != "flink":
-            return None if python is None else cls(script, python)
+def _peer(bench: Bench, name: str, topic: str) -> Callable[[], Figure] | None:
+    """Return what runs a script of others; None if it cannot be installed here."""
+    script, needs = _PEERS[name]
+    python, more, env = bench.python(name, needs), list[str](), dict[str, str]()
+    if name == "flink" and python:
         try:
-            found = jars.fetch("flink", report=err.print)
+            more = [",".join(map(str, jars.fetch("flink", report=err.print)))]
         except ConfigError as error:
             err.print(str(error))
             return None
         # its Parquet format needs Hadoop's classes, which PySpark has
         hadoop = sorted((Path(pyspark.__file__).parent / "jars").glob("hadoop-client-*.jar"))
-        return cls(script, python, tuple(found), {"HADOOP_CLASSPATH": ":".join(map(str, hadoop))})
+        env = {"HADOOP_CLASSPATH": ":".join(map(str, hadoop))}
 
-    def __call__(self, bench: Bench, topic: str) -> Figure:
-        out = bench.fresh(self.script.removesuffix(".py"))
-        argv = [str(self.python), str(HERE / self.script), bench.broker.bootstrap, topic, str(bench.scratch / out)]
-        argv += [",".join(map(str, self.jars))] if self.jars else []
-        return measure(argv, self.env, bench.scratch / f"{out}.log").figure
+    def run() -> Figure:
+        out = bench.fresh(script.removesuffix(".py"))
+        argv = [str(python), str(HERE / script), bench.broker.bootstrap, topic, str(bench.scratch / out), *more]
+        return measure(argv, env, bench.scratch / f"{out}.log").figure
+
+    return run if python else None
 
 
 def _bare(bench: Bench, topic: str, schema: str = SCHEMA) -> tuple[Figure, Path]:
@@ -82,11 +69,10 @@ def volume(bench: Bench, options: Options) -> dict[str, Any]:
     topic = bench.topic("big", options.records)
     sides = {"bare": lambda: _bare(bench, topic)[0], "ours": lambda: bench.drain(topic).figure}
     for name in _PEERS:
-        peer = _Peer.of(bench, name)
-        if peer is None:
+        if peer := _peer(bench, name, topic):
+            sides[name] = peer
+        else:
             err.print(f"{name} cannot be installed here: left out")
-            continue
-        sides[name] = partial(peer, bench, topic)
     return compare("volume: drain, not judged", options.records, options.runs, sides)
 
 
@@ -148,11 +134,9 @@ def files(bench: Bench, options: Options) -> dict[str, Any]:
     for number in range(_FILES):
         with (folder / f"part-{number:03d}.json").open("w") as out:
             for n in range(number * each, (number + 1) * each):
-                row = {
-                    "id": n, "ts": (begin + timedelta(seconds=n // 60)).isoformat(timespec="milliseconds"),
-                    "amount": n * 7921 % 100_000 / 100, "country": COUNTRIES[n % 5],
-                    "payload": hashlib.md5(b"%d" % n, usedforsecurity=False).hexdigest(),
-                }  # fmt: skip
+                row = {"id": n, "ts": (begin + timedelta(seconds=n // 60)).isoformat(timespec="milliseconds")}
+                row |= {"amount": n * 7921 % 100_000 / 100, "country": COUNTRIES[n % 5]}
+                row |= {"payload": hashlib.md5(b"%d" % n, usedforsecurity=False).hexdigest()}
                 out.write(json.dumps(row) + "\n")
     source = {"file": {"path": str(folder), "format": "json", "settle": "0s"}}
     sides = {
@@ -254,10 +238,8 @@ def batches(bench: Bench, options: Options) -> dict[str, Any]:
         asked = (topic, str(-(-options.records // number)), str(bench.scratch / bench.fresh("empty")))
         return bench.bare("bare_empty.py", bench.broker.bootstrap, *asked, conf=[_LIGHT])
 
-    sides = {
-        "one": partial(ours, 1), "many": partial(ours, _MANY),
-        "one, empty": partial(empty, 1), "many, empty": partial(empty, _MANY),
-    }  # fmt: skip
+    sides = {"one": partial(ours, 1), "many": partial(ours, _MANY)}
+    sides |= {"one, empty": partial(empty, 1), "many, empty": partial(empty, _MANY)}
     title, goal = f"one batch and {_MANY}: drain, not judged", Goal(f"{_MANY} batches / one wall", 1.15)
     found = compare(f"{title}; and Spark's batches that do nothing", options.records, options.runs, sides, goal=goal)
     more = {}

@@ -4,7 +4,7 @@ import sys
 
 from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
-from shapes import SHAPES  # spark-submit makes this folder one of the paths
+from shapes import COUNTRIES, SHAPES  # spark-submit makes this folder one of the paths
 
 bootstrap, topic, count, name = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 shape = SHAPES[name]
@@ -25,7 +25,7 @@ def made(column: str, kind: str, number: int) -> Column:
         case "boolean":
             return mixed % 2 == 0
         case "string" if column == "country":
-            return F.element_at(F.array(*map(F.lit, ["DE", "FR", "IT", "ES", "PL"])), (n % 5 + 1).cast("int"))
+            return F.element_at(F.array(*map(F.lit, COUNTRIES)), (n % 5 + 1).cast("int"))
         case "string" if column == "payload":
             return F.md5(n.cast("string"))
         case "string":

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import re
 import shutil
-import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from tests.bench.sampler import Sampler
-from tests.bench.shapes import SCHEMA, SHAPES
+import psutil
+from tests.bench.shapes import COUNTRIES, SCHEMA, SHAPES
 
 from sluice.cli.output import err, print_table
 from sluice.connections import Connection, variable_of
@@ -29,12 +33,9 @@ from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import load
 from sluice.run.actions import RunRequest
 
-__all__ = [
-    "COUNTRIES", "HERE", "Bench", "Figure", "Goal", "Options", "Ran", "compare", "measure", "median", "python_path",
-]  # fmt: skip
-
 HERE = Path(__file__).parent
-COUNTRIES = ("DE", "FR", "IT", "ES", "PL")
+_EVERY = 0.25
+"""Seconds between two looks at CPU; memory is looked at every fourth time, since it takes longer."""
 _EXPECTATIONS: dict[str, dict[str, Any]] = {
     "column_values_to_not_be_null": {"column": "id"},
     "column_values_to_be_between": {"column": "amount", "min_value": 0, "max_value": 1000},
@@ -63,29 +64,22 @@ class Goal:
     what: str
     limit: float
 
-    def verdict(self, value: float) -> str:
-        """Return the goal in words, and whether it is met."""
-        return f"goal {self.what} ≤ {self.limit:g}: {'met' if value <= self.limit else 'MISSED'}"
-
     def judge(self, value: float, what: str = "") -> dict[str, Any]:
         """Print whether a figure meets it, and return that."""
-        err.print("; ".join(filter(None, [what, self.verdict(value)])))
-        return {"goal": self.limit, "met": value <= self.limit}
+        met = value <= self.limit
+        verdict = f"goal {self.what} ≤ {self.limit:g}: {'met' if met else 'MISSED'}"
+        err.print("; ".join(filter(None, [what, verdict])))
+        return {"goal": self.limit, "met": met}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """What one whole process cost, with all that it started.
-
-    Parameters
-    ----------
-    peak_mb
-        The most memory that all of its processes had at once, what they share counted once.
-    """
+    """What one whole process cost, with all that it started."""
 
     wall: float
     cpu: float
     peak_mb: float
+    """The most memory that all of its processes had at once, what they share counted once."""
 
     def __add__(self, other: Figure) -> Figure:
         return Figure(self.wall + other.wall, self.cpu + other.cpu, max(self.peak_mb, other.peak_mb))
@@ -123,10 +117,6 @@ class Ran:
         return [(int(n), int(size.replace(",", ""))) for n, size in _BATCH.findall(self.log)]
 
 
-def median(values: Sequence[float]) -> float:
-    return float(statistics.median(values))
-
-
 def python_path(folder: Path) -> str:
     """Return a ``PYTHONPATH`` with one more folder in front."""
     return os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
@@ -134,21 +124,48 @@ def python_path(folder: Path) -> str:
 
 def measure(argv: Sequence[str], env: Mapping[str, str], log: Path, *, expect: int | None = 0) -> Ran:
     """Run a command to its end; fail when it ends otherwise than expected (None: in whatever way)."""
-    out = log.with_suffix(".out")
+    out, ended = log.with_suffix(".out"), threading.Event()
     began = time.monotonic()
-    with log.open("wb") as stderr, out.open("wb") as stdout:
+    with log.open("wb") as stderr, out.open("wb") as stdout, ThreadPoolExecutor(1) as sampler:
         child = subprocess.Popen(list(argv), env={**os.environ, **env}, stdout=stdout, stderr=stderr)
-        with Sampler(child.pid) as sampler:
+        sample = sampler.submit(_sample, child.pid, ended)
+        try:
             _, status, usage = os.wait4(child.pid, 0)
-    wall = time.monotonic() - began
+            wall = time.monotonic() - began
+        finally:
+            ended.set()
     child.returncode = os.waitstatus_to_exitcode(status)
     said = log.read_text(errors="replace")
     if expect is not None and child.returncode != expect:
         tail = "\n".join((said + out.read_text(errors="replace")).splitlines()[-30:])
         raise SystemExit(f"{' '.join(argv[:3])} ended with {child.returncode}:\n{tail}")
-    cpu = max(usage.ru_utime + usage.ru_stime, sampler.cpu)  # each misses something: see Sampler
-    figure = Figure(wall, cpu, sampler.peak_mb)
-    return Ran(figure, child.returncode, out.read_text(errors="replace"), said)
+    seen, peak_mb = sample.result()
+    cpu = max(usage.ru_utime + usage.ru_stime, seen)  # each misses something
+    return Ran(Figure(wall, cpu, peak_mb), child.returncode, out.read_text(errors="replace"), said)
+
+
+def _sample(pid: int, ended: threading.Event) -> tuple[float, float]:
+    """Look at a process and all of its descendants until it ends; return its CPU seconds and its most memory in MB.
+
+    ``wait4`` counts only processes that their parents waited for. Spark's Python workers are not among them: the JVM
+    exits first. A sample counts them, and misses what a process used after the last look at it.
+    """
+    root, cpu, peak = psutil.Process(pid), dict[tuple[int, float], float](), 0
+    for count in itertools.count():
+        try:
+            tree = [root, *root.children(recursive=True)]
+        except psutil.Error:
+            break
+        memory = 0
+        for process in tree:
+            with contextlib.suppress(psutil.Error):
+                times = process.cpu_times()
+                cpu[process.pid, process.create_time()] = times.user + times.system
+                memory += process.memory_full_info().pss if count % 4 == 0 else 0
+        peak = max(peak, memory)
+        if ended.wait(_EVERY):
+            break
+    return sum(cpu.values()), peak / 1_000_000
 
 
 class Bench:
@@ -199,13 +216,8 @@ class Bench:
     def pipeline(self, topic: str, name: str, **keys: Any) -> Path:
         """Write a pipeline file that drains ``topic`` as the defaults say; ``keys`` replace or add to its keys."""
         file = self.scratch / f"{name}.yaml"
-        spec = {
-            "pipeline": name,
-            "source": {"kafka": {"topics": [topic]}},
-            "decode": {"json": {"schema": SCHEMA}},
-            "sink": {"delta": {"path": name}},
-            "quality": {"suite": "suite.json"},
-        }
+        spec = {"pipeline": name, "source": {"kafka": {"topics": [topic]}}, "decode": {"json": {"schema": SCHEMA}}}
+        spec |= {"sink": {"delta": {"path": name}}, "quality": {"suite": "suite.json"}}
         file.write_text(json.dumps(spec | keys))
         return file
 
@@ -224,13 +236,13 @@ class Bench:
         self.remove(name)
         return ran if written is None else ran.check(written=written)
 
-    def loop(self, script: str, file: Path, *, env: Mapping[str, str] | None = None, **asked: Any) -> Ran:
-        """Run a Spark main of this folder, which repeats in one session what ``job.py`` does once."""
+    def loop(self, name: str, file: Path, *, env: Mapping[str, str] | None = None, **asked: Any) -> Ran:
+        """Run one of ``loops.py``, which does in one session, again and again, what ``job.py`` does once."""
         begun = submit(load(file), RunRequest("bench"), spark=self.spark, find=lambda _: self.kafka, small=False)
-        arguments = [json.dumps({"pipeline": str(file), **asked})]
-        loop = dataclasses.replace(begun, application=HERE / script, arguments=arguments)
+        arguments = [json.dumps({"loop": name, "pipeline": str(file), **asked})]
+        loop = dataclasses.replace(begun, application=HERE / "loops.py", arguments=arguments)
         env = {**loop.env, "PYTHONPATH": python_path(HERE.parents[1]), **(env or {})}
-        return measure(loop.argv(), env, self._log(script))
+        return measure(loop.argv(), env, self._log(name))
 
     def remove(self, name: str) -> None:
         for part in (name, f"{name}_quarantine", f"checkpoints/{name}", f"logs/{name}"):
@@ -281,17 +293,13 @@ def compare(
 ) -> dict[str, Any]:
     """Run the sides in turn, each time another one first, and print medians and ratios to the first side.
 
-    Parameters
-    ----------
-    goal
-        For the second side's wall seconds over the first one's.
+    The goal is for the second side's wall seconds over the first one's.
     """
     one, two, *_ = names = list(sides)
     rounds: list[dict[str, Figure]] = []
     for number in range(runs):
         first = number % len(names)
-        found = {name: sides[name]() for name in (*names[first:], *names[:first])}
-        rounds.append(found)
+        rounds.append(found := {name: sides[name]() for name in (*names[first:], *names[:first])})
         each = "; ".join(f"{n} {found[n].wall:.1f} s, {found[n].cpu:.1f} CPU s" for n in sides)
         err.print(f"{title}, round {number + 1}: {each}; wall {found[two].wall / found[one].wall:.2f}")
     medians = {n: {f: median([getattr(p[n], f) for p in rounds]) for f in fields} for n in sides}
@@ -307,12 +315,6 @@ def compare(
     rows += [{"what": f"ratio {n}/{one}", **{k: f"{v:.2f}" for k, v in ratio.items()}} for n, ratio in ratios.items()]
     print_table(rows, ["what", *fields, "records/s"])
     judged = goal.judge(ratios[two]["wall"], f"{two}/{one} {ratios[two]['wall']:.2f}") if goal else {}
-    return {
-        "title": title,
-        "records": records,
-        "rounds": [{n: asdict(figure) for n, figure in p.items()} for p in rounds],
-        **medians,
-        "ratio": ratios,
-        "ratio_by_round": by_round,
-        **judged,
-    }
+    found = [{n: asdict(figure) for n, figure in p.items()} for p in rounds]
+    answer = {"title": title, "records": records, "rounds": found, **medians}
+    return {**answer, "ratio": ratios, "ratio_by_round": by_round, **judged}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import sqlalchemy as sa
 from tests.bench.harness import Bench, Goal, Options, Ran, median
-from tests.bench.many_runs import RECORDS, broken, feed
+from tests.bench.shapes import RECORDS, broken, feed
 
 from sluice.cli.output import err, print_table
-
-__all__ = ["history"]
 
 _YOUNG = 5
 """Runs before the first one that is measured of a young pipeline."""
@@ -25,13 +24,9 @@ def history(bench: Bench, options: Options) -> dict[str, Any]:
     """Compare runs 6 to 10 of a pipeline with runs 496 to 500, for a direct and for a logged one."""
     old = 60 if options.quick else 500 - _MEASURED
     found = {strategy: _compare(bench, strategy, old) for strategy in ("replay", "wal")}
-    return {
-        "title": f"history: run {old + _MEASURED} of a pipeline against run {_YOUNG + _MEASURED}",
-        "records": RECORDS,
-        **found,
-        "goal": 1.1,
-        "met": all(f["ratio"]["wall"] <= 1.1 for f in found.values()),
-    }
+    title = f"history: run {old + _MEASURED} of a pipeline against run {_YOUNG + _MEASURED}"
+    met = all(f["ratio"]["wall"] <= 1.1 for f in found.values())
+    return {"title": title, "records": RECORDS, **found, "goal": 1.1, "met": met}
 
 
 def _compare(bench: Bench, strategy: str, age: int) -> dict[str, Any]:
@@ -43,8 +38,7 @@ def _compare(bench: Bench, strategy: str, age: int) -> dict[str, Any]:
     sizes = [{"of": life.name, **life.sizes()} for life in lives]
     pairs: list[tuple[Ran, Ran]] = []
     for number in range(_MEASURED):
-        order = lives if number % 2 == 0 else lives[::-1]
-        ran = {life.name: life.run() for life in order}
+        ran = {life.name: life.run() for life in (lives if number % 2 == 0 else lives[::-1])}
         pairs.append((ran[young.name], ran[old.name]))
         each = "; ".join(f"{life.name} {ran[life.name].figure.wall:.2f} s" for life in lives)
         err.print(f"history, {strategy}, pair {number + 1}: {each}")
@@ -59,8 +53,8 @@ def _compare(bench: Bench, strategy: str, age: int) -> dict[str, Any]:
         f: [round(getattr(b.figure, f) / getattr(a.figure, f), 3) for a, b in pairs] for f in ("wall", "cpu", "peak_mb")
     }
     ratios = {f: round(median(values), 3) for f, values in by_pair.items()}
-    goal = Goal(f"run {old.number} / run {young.number} wall", 1.1)
-    goal.judge(ratios["wall"], f"history, {strategy}: {ratios['wall']:.3f}")
+    what = f"history, {strategy}: {ratios['wall']:.3f}"
+    Goal(f"run {old.number} / run {young.number} wall", 1.1).judge(ratios["wall"], what)
     return {"ratio": ratios, "ratio_by_pair": by_pair, "medians": phases, "sizes": rows}
 
 
@@ -80,8 +74,8 @@ class _Life:
         asked = {"recovery": self.strategy, "bootstrap": self.bench.broker.bootstrap, "topic": self.name}
         numbers = {"first": self.number + 1, "last": runs, "judged_from": runs - judged + 1}
         env = {"SLUICE_HOME": str(self.home)}
-        figure = self.bench.loop("many_runs.py", self.file, env=env, **asked, **numbers).figure
-        err.print(f"{self.name}: {figure.wall:.0f} s")
+        ran = self.bench.loop("runs", self.file, env=env, **asked, **numbers)
+        err.print(f"{self.name}: {ran.figure.wall:.0f} s")
         self.number = runs
 
     def run(self) -> Ran:
@@ -94,21 +88,15 @@ class _Life:
         return ran.check(written=RECORDS - bad, quarantined=bad, verdict="passed")
 
     def sizes(self) -> dict[str, str]:
-        places = {
-            "checkpoint": f"checkpoints/{self.name}",
-            "sink's log": f"{self.name}/_delta_log",
-            "sink": f"{self.name}/batches",
-            "quarantine's log": f"{self.name}_quarantine/_delta_log",
-            "write-ahead log's log": f"logs/{self.name}/_delta_log",
-            "write-ahead log": f"logs/{self.name}/batches",
-            "Data Docs": f"quality/{self.name}",
-        }
+        log, refused = f"logs/{self.name}", f"{self.name}_quarantine"
+        places = {"checkpoint": f"checkpoints/{self.name}", "Data Docs": f"quality/{self.name}"}
+        places |= {"sink's log": f"{self.name}/_delta_log", "sink": f"{self.name}/batches"}
+        places |= {"write-ahead log's log": f"{log}/_delta_log", "write-ahead log": f"{log}/batches"}
+        places |= {"quarantine's log": f"{refused}/_delta_log"}
         found = {what: _size(self.home / place) for what, place in places.items()}
-        engine = sa.create_engine(f"sqlite:///{self.home}/ledger.db")
-        with engine.connect() as connection:
-            names = [n for n in sa.inspect(connection).get_table_names() if n.startswith("sluice_")]
-            rows = sum(connection.execute(sa.text(f"SELECT count(*) FROM {n}")).scalar_one() for n in names)
-        engine.dispose()
+        with closing(sqlite3.connect(self.home / "ledger.db")) as ledger:
+            names = ledger.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE 'sluice%'")
+            rows = sum(ledger.execute(f"SELECT count(*) FROM {name}").fetchone()[0] for (name,) in names.fetchall())
         size = sum(f.stat().st_size for f in self.home.glob("ledger.db*"))
         return {**found, "ledger": f"{rows:,} rows, {size / 1000:,.0f} kB"}
 

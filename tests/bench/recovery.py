@@ -14,8 +14,6 @@ from sluice.ledger import Ledger
 from sluice.local.spark import SparkCluster
 from sluice.wal import WriteAheadLog
 
-__all__ = ["hot", "killed", "redrive", "wal"]
-
 _MODULES = Path(__file__).parents[1] / "fixtures" / "modules"
 _BATCHES = 5
 _KILLED_AT = {
@@ -26,27 +24,17 @@ _KILLED_AT = {
 
 def wal(bench: Bench, options: Options) -> dict[str, Any]:
     """Drain a large topic straight, and by way of the write-ahead log."""
-    return compare(
-        "wal: landed, sealed, applied; not judged",
-        options.records,
-        options.runs,
-        _strategies(bench, options.records, "replay", "wal"),
-        goal=Goal("wal/replay wall", 1.15),
-    )
+    title, sides = "wal: landed, sealed, applied; not judged", _strategies(bench, options.records, "replay", "wal")
+    return compare(title, options.records, options.runs, sides, goal=Goal("wal/replay wall", 1.15))
 
 
 def hot(bench: Bench, options: Options) -> dict[str, Any]:
     """Drain a large topic on a cluster of two workers, straight, and with each batch held on both."""
     with SparkCluster(bench.scratch / "cluster") as cluster:
         env = {"AIRFLOW_CONN_SPARK_DEFAULT": f'{{"conn_type": "spark", "host": "{cluster.master}"}}'}
-        return compare(
-            "hot: each batch held on two executors; not judged",
-            options.records,
-            options.runs,
-            _strategies(bench, options.records, "replay", "hot", env=env),
-            fields=("wall",),
-            goal=Goal("hot/replay wall", 1.5),
-        )
+        sides = _strategies(bench, options.records, "replay", "hot", env=env)
+        title, goal = "hot: each batch held on two executors; not judged", Goal("hot/replay wall", 1.5)
+        return compare(title, options.records, options.runs, sides, fields=("wall",), goal=goal)
 
 
 def _strategies(
@@ -75,12 +63,9 @@ def killed(bench: Bench, options: Options) -> dict[str, Any]:
     err.print("from Kafka, from the log: (records read - records planned) / records of a batch")
     err.print("batches: (both attempts - one more process start - undisturbed run) / a batch of the undisturbed run")
     worst = max(max(row["from Kafka"], row["from the log"] or 0) for row in rows)
-    return {
-        "title": "killed: both attempts against an undisturbed run",
-        "records": options.records,
-        "cases": rows,
-        **Goal("batches read twice", 1).judge(worst, f"at most {worst:.2f} batches are read twice"),
-    }
+    judged = Goal("batches read twice", 1).judge(worst, f"at most {worst:.2f} batches are read twice")
+    title = "killed: both attempts against an undisturbed run"
+    return {"title": title, "records": options.records, "cases": rows, **judged}
 
 
 def _kill(bench: Bench, options: Options, strategy: str) -> list[dict[str, Any]]:
@@ -114,27 +99,18 @@ def _kill(bench: Bench, options: Options, strategy: str) -> list[dict[str, Any]]
         if written != options.records:
             raise SystemExit(f"{written} records in the sink")
         applied = sum(n for ran in (first, second) for _, n in ran.batches)
-        again = applied - options.records
+        again = from_kafka = applied - options.records
         if strategy == "wal":
             sealed = [e for e in ledger.events(name, "second") if e["type"] == "SegmentSealed"]
             from_kafka = landed + sum(e["payload"]["records"] for e in sealed) - options.records
         start = second.figure.wall - second.phases["query"]
         both = first.figure.wall + second.figure.wall
-        rows.append(
-            {
-                "strategy": strategy,
-                "killed at": point,
-                "from Kafka": round((from_kafka if strategy == "wal" else again) / size, 2),
-                "from the log": round(again / size, 2) if strategy == "wal" else None,
-                "undisturbed": round(wall, 2),
-                "seconds": round(both, 2),
-                "process start": round(start, 2),
-                "of it twice": round(both - start - wall, 2),
-                "ratio": round((both - start) / wall, 3),
-                "batches": round((both - start - wall) / (query / _BATCHES), 2),
-                "processed": {"first": first.batches, "second": second.batches},
-            }
-        )
+        row = {"strategy": strategy, "killed at": point, "from Kafka": round(from_kafka / size, 2)}
+        row |= {"from the log": round(again / size, 2) if strategy == "wal" else None}
+        row |= {"undisturbed": round(wall, 2), "seconds": round(both, 2), "process start": round(start, 2)}
+        row |= {"of it twice": round(both - start - wall, 2), "ratio": round((both - start) / wall, 3)}
+        row |= {"batches": round((both - start - wall) / (query / _BATCHES), 2)}
+        rows.append({**row, "processed": {"first": first.batches, "second": second.batches}})
         err.print(str(rows[-1]))
         bench.remove(name)
     return rows
@@ -184,22 +160,12 @@ def redrive(bench: Bench, options: Options) -> dict[str, Any]:
     if not holding <= opened:
         raise SystemExit("this file system does not keep times of access: what was opened is not known")
     whole = sum(sizes.values())
-    shares = {what: sum(sizes[p] for p in paths) / whole for what, paths in (("opened", opened), ("holding", holding))}
-    row = {
-        "segments": len(files),
-        "log MB": round(whole / 1e6, 1),
-        "lost offsets": len(lost),
-        "segments that hold them": len(holding),
-        "segments opened": len(opened),
-        "bytes opened / bytes of the log": f"{shares['opened']:.2%}",
-        "seconds": round(ran.figure.wall, 1),
-    }
+    share = sum(sizes[p] for p in opened) / whole
+    row = {"segments": len(files), "log MB": round(whole / 1e6, 1), "lost offsets": len(lost)}
+    row |= {"segments that hold them": len(holding), "segments opened": len(opened)}
+    row |= {"bytes opened / bytes of the log": f"{share:.2%}", "seconds": round(ran.figure.wall, 1)}
     print_table([row], list(row))
     err.print(f"phases: {ran.phases}")
     bench.remove(name)
-    return {
-        "title": "redrive: one lost range in a log of many segments",
-        "records": records,
-        **row,
-        **Goal("segments opened / segments that hold it", 1).judge(len(opened) / len(holding)),
-    }
+    judged = Goal("segments opened / segments that hold it", 1).judge(len(opened) / len(holding))
+    return {"title": "redrive: one lost range in a log of many segments", "records": records, **row, **judged}

@@ -10,15 +10,11 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.transaction import AddAction
 from tests.bench.harness import Bench, Figure, Goal, Options, Ran, compare, median
-from tests.bench.shapes import SCHEMA
+from tests.bench.shapes import RECORDS, SCHEMA, feed
 
 from sluice.cli.output import err, print_table
 
-__all__ = ["wide"]
-
 _FILES, _COLUMNS = 50_000, 60
-_RECORDS = 100
-"""Of a run."""
 
 _PAIRS = 5
 _AT_ONCE = 5_000
@@ -32,16 +28,17 @@ _SHOWN = 32
 def wide(bench: Bench, options: Options) -> dict[str, Any]:
     """Run two pipelines in turn that are alike but for the files in their tables."""
     count = _FILES // 10 if options.quick else _FILES
-    fillers = [f"c{n:02d}" for n in range(len(SCHEMA.split(",")), _COLUMNS)]
+    fillers = tuple(f"c{n:02d}" for n in range(len(SCHEMA.split(",")), _COLUMNS))
     schema = ", ".join([SCHEMA, *(f"{name} BIGINT" for name in fillers)])
     files = {name: bench.pipeline(name, name, decode={"json": {"schema": schema}}) for name in ("new", "old")}
     runs: dict[str, list[Ran]] = {name: [] for name in files}
 
     def run(name: str) -> Figure:
         number = len(runs[name])
-        _feed(bench, name, number, fillers)
+        with bench.topics.producer() as producer:
+            feed(producer, name, number, bad=False, more=fillers)
         ran = bench.run(files[name], "--run", f"run-{number:06d}")
-        runs[name].append(ran.check(written=_RECORDS, verdict="passed"))
+        runs[name].append(ran.check(written=RECORDS, verdict="passed"))
         return ran.figure
 
     for name in files:
@@ -52,29 +49,20 @@ def wide(bench: Bench, options: Options) -> dict[str, Any]:
         run(name)  # what a run does once for a table that others wrote to
     found = compare(
         f"a table of {count:,} files and {_COLUMNS} columns against a new one",
-        _RECORDS,
+        RECORDS,
         min(options.runs, 1) if options.quick else _PAIRS,
         {name: partial(run, name) for name in files},
         goal=Goal("old / new wall", 1.2),
     )
-    phases = [
-        {"of": name, **{p: round(median([ran.phases[p] for ran in all_of[2:]]), 2) for p in all_of[-1].phases}}
-        for name, all_of in runs.items()
-    ]
+    phases = []
+    for name, (*_, last) in runs.items():
+        spent = {p: round(median([ran.phases[p] for ran in runs[name][2:]]), 2) for p in last.phases}
+        phases.append({"of": name, **spent})
     print_table(phases, list(phases[0]))
     newest = max((bench.home / "old/_delta_log").glob("*.checkpoint.parquet"))
     size = round(newest.stat().st_size / 1e6, 1)
     err.print(f"the log's checkpoint has {size:,} MB")
     return {**found, "files": count, "columns": _COLUMNS, "phases": phases, "checkpoint_mb": size}
-
-
-def _feed(bench: Bench, topic: str, number: int, fillers: list[str]) -> None:
-    with bench.topics.producer() as producer:
-        for n in range(number * _RECORDS, (number + 1) * _RECORDS):
-            record = {"id": n, "ts": "2026-01-01T00:00:00Z", "amount": n % 1000, "country": "DE", "payload": f"{n:x}"}
-            record |= dict.fromkeys(fillers, n)
-            producer.send(topic, value=json.dumps(record).encode(), partition=n % 4)
-        producer.flush()
 
 
 def _fill(path: Path, count: int) -> None:

@@ -11,8 +11,6 @@ from tests.bench.harness import HERE, Bench, Figure, Goal, Options, Ran, compare
 
 from sluice.cli.output import err, print_table
 
-__all__ = ["panes", "windows"]
-
 _SHARE = 0.2
 """Records, of those of the volume: a million flights are three years."""
 _SCHEMA = "carrier STRING, origin STRING, time_hour TIMESTAMP, dep_delay INT, distance INT"
@@ -83,7 +81,7 @@ def _operators(flights: _Flights, options: Options) -> dict[str, Any]:
     bench, name = flights.bench, flights.bench.fresh("operators")
     file = bench.pipeline(flights.topic, name, decode={"json": {"schema": _SCHEMA}}, quality={}, window=_SLIDING)
     answer: dict[str, Any] = bench.loop(
-        "many_windows.py", file, bootstrap=bench.broker.bootstrap, topic=flights.topic, schema=_SCHEMA,
+        "windows", file, bootstrap=bench.broker.bootstrap, topic=flights.topic, schema=_SCHEMA,
         rounds=1 if options.quick else max(3, options.runs),
     ).account  # fmt: skip
     goal = Goal("CPU of panes / Spark's own windows, operator alone", 0.1)

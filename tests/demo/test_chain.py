@@ -47,13 +47,8 @@ def _demo(action: str, environment: Mapping[str, str]) -> subprocess.CompletedPr
 
 def _sluice(environment: Mapping[str, str], *arguments: str) -> Any:
     command = 'source "$0"; "$@"'
-    said = subprocess.run(
-        ["bash", "-c", command, f"{environment['SLUICE_HOME']}/sources-demo/demo.env", *arguments],
-        env={"PATH": os.environ["PATH"]},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    argv = ["bash", "-c", command, f"{environment['SLUICE_HOME']}/sources-demo/demo.env", *arguments]
+    said = subprocess.run(argv, env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, check=True)
     return json.loads(said.stdout.splitlines()[-1])
 
 

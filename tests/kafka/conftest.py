@@ -6,6 +6,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -49,17 +50,12 @@ class Line:
     def look(self, **how: Any) -> Backlog:
         found = backlog(self.spec(), self.cluster, home=self.home, ledger=self.ledger, **how)
         if not how:  # among many pipelines it is the same, whatever was remembered of it
-            together = backlogs(
-                [self.spec()], self.cluster, home=self.home, ledger=self.ledger, remembered=self.remembered
-            )
-            same = together[found.pipeline]
-            assert isinstance(same, Backlog)
-            assert (same.verdict, same.records, same.lost, same.running, same.held, same.last) == (
-                found.verdict, found.records, found.lost, found.running, found.held, found.last
-            )  # fmt: skip
-            assert [(p.key, p.status, p.position, p.records) for p in same.partitions] == [
-                (p.key, p.status, p.position, p.records) for p in found.partitions
-            ]
+            kept: Any = {"home": self.home, "ledger": self.ledger, "remembered": self.remembered}
+            together = backlogs([self.spec()], self.cluster, **kept)
+            whole = attrgetter("verdict", "records", "lost", "running", "held", "last")
+            part = attrgetter("key", "status", "position", "records")
+            same, of_all = ((whole(b), [*map(part, b.partitions)]) for b in (found, together[found.pipeline]))
+            assert same == of_all
         return found
 
     def commit(self, position: dict[int, int], *, done: bool = True) -> None:

@@ -14,7 +14,6 @@ import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -82,22 +81,18 @@ def running(command: list[str], log: Path) -> Iterator[None]:
         process.wait()
 
 
-@dataclass
-class Burrow:
-    """Burrow's answers about the group."""
+def asked(url: str) -> dict[str, Any]:
+    """Return Burrow's status of the group."""
+    try:
+        answer = httpx.get(f"{url}/v3/kafka/local/consumer/{GROUP}/lag").json()
+    except httpx.TransportError:  # not up yet
+        return {}
+    return {} if answer["error"] else dict(answer["status"])
 
-    url: str
 
-    def status(self) -> dict[str, Any]:
-        try:
-            answer = httpx.get(f"{self.url}/v3/kafka/local/consumer/{GROUP}/lag").json()
-        except httpx.TransportError:  # not up yet
-            return {}
-        return {} if answer["error"] else dict(answer["status"])
-
-    def lags(self) -> dict[int, tuple[int, int]]:
-        rows = self.status().get("partitions") or []
-        return {row["partition"]: (row["end"]["offset"], row["current_lag"]) for row in rows if row["end"]}
+def lags(url: str) -> dict[int, tuple[int, int]]:
+    rows = asked(url).get("partitions") or []
+    return {row["partition"]: (row["end"]["offset"], row["current_lag"]) for row in rows if row["end"]}
 
 
 def serves(port: int) -> bool:
@@ -114,14 +109,12 @@ def serves(port: int) -> bool:
 def broker(tmp_path: Path) -> Iterator[Broker]:
     """A Kafka 3.9."""
     broker = Broker(tmp_path / "kafka", port=0, jar_files=jars.fetch("kafka-3.9")).start()
-    try:
-        yield broker
-    finally:
-        broker.kill()
+    yield broker
+    broker.kill()
 
 
 @contextmanager
-def watching(broker: Broker, tmp_path: Path) -> Iterator[Burrow]:
+def watching(broker: Broker, tmp_path: Path) -> Iterator[str]:
     """A Burrow and its ZooKeeper. It ends at once where no group has ever committed."""
     zookeeper, port = free_port("127.0.0.1"), free_port("127.0.0.1")
     settings = tmp_path / "zookeeper.properties"
@@ -139,7 +132,7 @@ def watching(broker: Broker, tmp_path: Path) -> Iterator[Burrow]:
         stack.enter_context(running([*command, str(settings)], tmp_path / "zookeeper.log"))
         await_that(lambda: serves(zookeeper), "ZooKeeper serves: it listens earlier, and Burrow asks once")
         stack.enter_context(running([str(PROGRAM), "--config-dir", str(tmp_path / "burrow")], tmp_path / "burrow.log"))
-        yield Burrow(f"http://127.0.0.1:{port}")
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.mark.long
@@ -158,17 +151,17 @@ def test_burrow_has_the_same_numbers_and_calls_the_time_between_two_runs_a_stop(
             sandbox.feed(6)
             sandbox.run(f"r{number}")
             seen = {0: (3 * number + 3, 0), 1: (3 * number + 3, 0)}
-            await_that(lambda seen=seen: burrow.lags() == seen, f"Burrow saw commit {number}")  # type: ignore[misc]
+            await_that(lambda seen=seen: lags(burrow) == seen, f"Burrow saw commit {number}")  # type: ignore[misc]
         window = time.monotonic() - began
         sandbox.feed(3)
 
         shown = {part["partition"]: (part["position"], part["lag"]) for part in lag(sandbox)["partitions"]}
         assert shown == {0: (12, 2), 1: (12, 1)}
-        await_that(lambda: burrow.lags() == shown, "Burrow has the same positions and lags")
+        await_that(lambda: lags(burrow) == shown, "Burrow has the same positions and lags")
 
         # no commit for longer than its window of commits lasts: in an hourly pipeline, each hour
-        await_that(lambda: burrow.status()["status"] == "ERR", f"Burrow's window of {window:.0f} s has passed")
-        assert {row["status"] for row in burrow.status()["partitions"]} == {"STOP"}
+        await_that(lambda: asked(burrow)["status"] == "ERR", f"Burrow's window of {window:.0f} s has passed")
+        assert {row["status"] for row in asked(burrow)["partitions"]} == {"STOP"}
         ours = lag(sandbox)  # three records, where a hundred may wait for the next run
         assert (ours["verdict"], ours["over"]) == ("BACKLOG", False)
 

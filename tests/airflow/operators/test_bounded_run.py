@@ -37,12 +37,6 @@ pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 RUN, VALIDATE = "run", "validate"
 
 
-def argv_of(spark: FakeSpark, main: str = RUN) -> list[str]:
-    call = spark.calls[main]
-    argv: list[str] = call["argv"]
-    return argv
-
-
 def after(argv: list[str], option: str) -> str:
     return argv[argv.index(option) + 1]
 
@@ -51,9 +45,6 @@ def lives(pid: int) -> bool:
     with contextlib.suppress(psutil.NoSuchProcess):
         return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
     return False
-
-
-# --- a run -----------------------------------------------------------------------------------------------------------
 
 
 def test_bounded_run_returns_the_account_with_joined_ranges(make: Any, spark: FakeSpark, context: Any) -> None:
@@ -84,13 +75,12 @@ def test_bounded_run_returns_the_account_with_joined_ranges(make: Any, spark: Fa
             RunRequest("manual__1", max_records_per_batch=5),
         ),
     ],
-    ids=["file", "form", "task"],
 )
 def test_bounded_run_takes_arguments_from_task_form_and_file_in_this_order(
     make: Any, spark: FakeSpark, context: Any, kwargs: Any, form: Any, asked: RunRequest
 ) -> None:
     make(BoundedRunOperator, **kwargs).execute(context(**form))
-    argv = argv_of(spark)
+    argv = spark.calls[RUN]["argv"]
     assert (after(argv, "--master"), after(argv, "--deploy-mode")) == ("local[1]", "client")
     assert spark.calls[RUN]["action"] == asked
     assert any(a.startswith("spark.driver.extraJavaOptions=-XX:+UseParallelGC") for a in argv)
@@ -132,22 +122,7 @@ def test_bounded_run_fails_when_the_ledger_does_not_have_its_run(make: Any, spar
     assert "SLUICE_HOME" in caught.value.next_step
 
 
-# --- Spark's connection and settings ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "connection",
-    [
-        None,
-        "spark://local[2]",
-        "spark://master:7077",
-        '{"conn_type": "spark"}',
-        '{"conn_type": "spark", "host": "somewhere"}',
-        '{"conn_type": "http", "host": "local[2]"}',
-        '{"conn_type": "spark", "host": "spark://master:7077", "extra": {"deploy-mode": "cluster"}}',
-        "{",
-    ],
-)
+@pytest.mark.parametrize("connection", [None, "spark://local[2]", '{"conn_type": "spark"}', "{"])
 def test_bounded_run_refuses_a_spark_connection_that_would_become_yarn(
     make: Any, spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch, connection: str | None
 ) -> None:
@@ -161,24 +136,18 @@ def test_bounded_run_refuses_a_spark_connection_that_would_become_yarn(
     assert spark.calls.get(RUN) is None
 
 
-@pytest.mark.parametrize(("kind", "main"), [(BoundedRunOperator, RUN), (ValidateOperator, VALIDATE)])
 def test_bounded_run_takes_spark_settings_from_the_file_and_the_task_outranks_it(
-    kind: type, main: str, make: Any, pipeline_file: Any, spark: FakeSpark, context: Any, monkeypatch: Any
+    make: Any, pipeline_file: Any, spark: FakeSpark, context: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AIRFLOW_CONN_CLUSTER", '{"conn_type": "spark", "host": "spark://master:7077"}')
-    if main == VALIDATE:
-        spark.plan(RUN, written=[1])
-        make(BoundedRunOperator).execute(context())
-        spark.plan(VALIDATE, verdict="passed")
-    task = make(
-        kind, driver_memory="{{ params.memory }}", executor_memory="{{ params.none }}", conf={"spark.b": "{{ 1 + 1 }}"}
-    )
+    memory = {"driver_memory": "{{ params.memory }}", "executor_memory": "{{ params.none }}"}
+    task = make(BoundedRunOperator, **memory, conf={"spark.b": "{{ 1 + 1 }}"})
     of_file = "connection: cluster, driver_memory: 1g, executor_cores: 3, conf: {spark.a: 1, spark.b: 1}"
     pipeline_file("p", more=f"spark: {{{of_file}}}\n")
     here = context(memory="5g", none=None)
     task.render_template_fields(here)
     task.execute(here)
-    argv = argv_of(spark, main)
+    argv = spark.calls[RUN]["argv"]
     found = [after(argv, option) for option in ("--master", "--driver-memory", "--executor-cores")]
     assert found == ["spark://master:7077", "5g", "3"]
     assert "--executor-memory" not in argv
@@ -202,22 +171,11 @@ def test_bounded_run_refuses_each_argument_of_spark_submit_that_would_do_nothing
             assert "driver_memory" in caught.value.next_step
 
 
-@pytest.mark.parametrize(
-    ("asked", "token"),
-    [
-        ({"conf": {"spark.ui.showConsoleProgress": "true"}}, "showConsoleProgress"),
-        ({"conf": {"spark.driver.memory": "4g"}}, "driver_memory"),
-        ({"driver_memory": "much"}, "much"),
-        ({"executor_cores": 0}, "executor_cores"),
-    ],
-)
-def test_bounded_run_refuses_a_wrong_spark_setting_when_the_dag_is_read(asked: dict[str, Any], token: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        BoundedRunOperator(task_id="ingest", pipeline="orders", **asked)
-    assert token in str(caught.value)
-
-
-# --- ends ------------------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("kind", [BoundedRunOperator, ValidateOperator])
+def test_bounded_run_refuses_a_wrong_spark_setting_when_the_dag_is_read(kind: type) -> None:
+    for name, wrong in (("conf", {"spark.driver.memory": "4g"}), ("driver_memory", "much"), ("executor_cores", 0)):
+        with pytest.raises(ConfigError, match=name):
+            kind(task_id="ingest", pipeline="orders", **{name: wrong})
 
 
 def test_bounded_run_without_spark_submit_is_a_configuration_error(make: Any, context: Any) -> None:
@@ -260,9 +218,6 @@ def test_bounded_run_that_is_killed_before_it_starts_fails(make: Any, context: A
     operator.on_kill()
     with pytest.raises(SluiceError, match="killed"):
         operator.execute(context())
-
-
-# --- the verdict -----------------------------------------------------------------------------------------------------
 
 
 def result(name: str, severity: str, **more: Any) -> dict[str, Any]:

@@ -59,9 +59,6 @@ def client(server: Server, past: Ledger) -> TestClient:
 API = "/sluice/api/pipelines"
 
 
-# --- who may read ----------------------------------------------------------------------------------------------------
-
-
 def test_page_asks_for_a_login_at_every_address_and_changes_nothing(server: Server, past: Ledger) -> None:
     assert all(isinstance(route, APIRoute) for route in app.routes), "no page of FastAPI's own, and nothing mounted"
     anonymous = server(None)
@@ -112,9 +109,6 @@ def test_page_runs_only_its_own_scripts(client: TestClient) -> None:
     assert "http" not in client.get("/sluice/").text
     for path in ("../app.py", "..%2Fapp.py", "vendor", "%2e%2e/app.py"):
         assert client.get(f"/sluice/static/{path}").status_code == 404
-
-
-# --- what it says ----------------------------------------------------------------------------------------------------
 
 
 def test_page_lists_pipelines_with_losses_verdicts_and_holds(client: TestClient, past: Ledger) -> None:

@@ -94,8 +94,6 @@ def wait(sensor: KafkaLagSensor, context: Any) -> None:
         sensor.execute_complete(context, fire(waits.trigger))
 
 
-# --- poking and deferring are the same ------------------------------------------------------------------------------
-
 PART = PartitionLag("demo", 1, 5, None, None, error="no leader")
 RECREATED = PartitionLag("demo", 1, 5, None, None, signs=frozenset({Status.RECREATED}))
 AT_WORK = {"running": "theirs"}
@@ -164,9 +162,6 @@ def test_sensor_that_waited_in_vain_names_its_limit(sensor: Any, looks: Any, con
     assert words_of(caught.value)["what"] == lines[0], "alerts say the same"
 
 
-# --- what is particular ----------------------------------------------------------------------------------------------
-
-
 def test_sensor_hands_the_trigger_its_deadline_limits_and_connection(sensor: Any, looks: Any, context: Any) -> None:
     fake = looks(behind(1))
     limits = {"max_records": "7", "max_age": timedelta(minutes=15), "max_retention_share": " ", "match": "None"}
@@ -219,8 +214,6 @@ def test_sensor_logs_a_table_of_partitions(sensor: Any, looks: Any, context: Any
     assert "partition" in log
     assert SECRET not in log
 
-
-# --- lag.on_idle: while too little waits for a run of a cron schedule ------------------------------------------------
 
 LITTLE = Backlog("demo", (PartitionLag("demo", 0, 0, 0, 5),), Limits(10))
 

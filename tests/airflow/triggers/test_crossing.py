@@ -67,9 +67,6 @@ def watch() -> Watch:
     return Watch()
 
 
-# --- the crossing ----------------------------------------------------------------------------------------------------
-
-
 def test_crossing_makes_one_event_each_time_the_limit_is_crossed(watch: Watch) -> None:
     assert watch.see(seen(0, 0), seen(0, 5), seen(0, 10)) == 0, "at the limit is not over it"
     assert watch.see(seen(0, 11)) == 1
@@ -169,9 +166,6 @@ def test_crossing_makes_one_event_of_a_loss_that_only_a_run_can_report(watch: Wa
     assert watch.see(beyond, beyond) == 0
 
 
-# --- restarts --------------------------------------------------------------------------------------------------------
-
-
 def test_crossing_repeats_after_a_restart_no_event_that_a_run_answers(watch: Watch) -> None:
     assert watch.see(seen(0, 11)) == 1
     watch.run_begins()
@@ -233,8 +227,6 @@ def test_crossing_makes_an_event_of_the_snapshot_without_a_clock() -> None:
         "oldest": "2026-11-02T04:59:00.000+00:00", "positions": {"demo": {"0": 0}}, "ends": {"demo": {"0": 11}},
     }  # fmt: skip
 
-
-# --- runs that failed ------------------------------------------------------------------------------------------------
 
 LOOK = 12.0
 FAILED = PastRun("failed", code=int(ExitCode.SINK_FAILED))

@@ -127,9 +127,6 @@ def test_watcher_asks_again_when_airflow_does_not_count_runs(airflow: Airflow) -
     assert len(events(watcher, [seen(0, 11), seen(0, 12)])) == 1
 
 
-# --- one look for all ------------------------------------------------------------------------------------------------
-
-
 class Kafka:
     """Stands in for the broker, and counts clients and looks."""
 

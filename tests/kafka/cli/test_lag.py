@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -75,15 +76,10 @@ class Watch:
         self._out, self._err = sandbox.home / "watch.out", sandbox.home / "watch.err"
         program = str(Path(sys.executable).with_name("sluice"))
         with self._out.open("w") as out, self._err.open("w") as err:
-            self.process = subprocess.Popen(
-                [program, "lag", str(sandbox.file), "--watch", "--interval", "0.2", "--json"],
-                env=sandbox.env(),
-                stdout=out,
-                stderr=err,
-                text=True,
-                # who runs the tests in the background has SIGINT ignored, and so would the child
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
-            )
+            argv = [program, "lag", str(sandbox.file), "--watch", "--interval", "0.2", "--json"]
+            # who runs the tests in the background has SIGINT ignored, and so would the child
+            heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+            self.process = subprocess.Popen(argv, env=sandbox.env(), stdout=out, stderr=err, text=True, preexec_fn=heed)
 
     def looks(self) -> list[dict[str, Any]]:
         """Its answers so far, oldest first."""
@@ -91,9 +87,8 @@ class Watch:
 
     def await_verdict(self, verdict: str) -> dict[str, Any]:
         """Return the newest answer when it has this verdict."""
-        await_that(
-            lambda: [x["verdict"] for x in self.looks()[-1:]] == [verdict], f"the watch says {verdict}", self.process
-        )
+        said = f"the watch says {verdict}"
+        await_that(lambda: [x["verdict"] for x in self.looks()[-1:]] == [verdict], said, self.process)
         return next(x for x in reversed(self.looks()) if x["verdict"] == verdict)
 
     def interrupt(self) -> tuple[int, str]:

@@ -30,7 +30,7 @@ def consumed(broker: Broker, line: Line) -> dict[int, int]:
 def test_lag_is_the_number_of_records_that_a_consumer_reads(
     line: Callable[..., Line], topics: Topics, broker: Broker
 ) -> None:
-    p = line(3)
+    p = line(3, retention_ms=1_000_000)
     assert (p.look().verdict, p.look().records) == (Status.NEW, 0)
     fill(topics, p, 10, 20, 30)
     new = p.look()
@@ -49,8 +49,10 @@ def test_lag_is_the_number_of_records_that_a_consumer_reads(
     behind = p.look()
     assert [part.status for part in behind.partitions] == [Status.BACKLOG, Status.OK, Status.OK, Status.NEW]
     assert behind.records == 2
-    assert behind.partitions[0].age == pytest.approx(100, abs=30)
+    assert (behind.partitions[0].age, behind.share) == (pytest.approx(100, abs=30), pytest.approx(0.1, abs=0.05))
     assert behind.partitions[1].age == 0.0
+    without = p.look(ages=False).partitions[0]
+    assert (without.records, without.age) == (2, None)
 
 
 def test_lag_of_a_recreated_topic_is_none_and_a_deleted_one_is_a_mistake(
@@ -158,13 +160,3 @@ def test_lag_behind_a_record_from_the_future_has_the_age_of_others(
     found = p.look(limits=Limits(None, timedelta(hours=1)))
     assert (found.verdict, found.over) == (Status.CLOCK, True)
     assert found.age == pytest.approx(7200, abs=30)
-
-
-def test_lag_has_an_age_and_a_share_of_the_retention_time(line: Callable[..., Line], topics: Topics) -> None:
-    p = line(retention_ms=1_000_000)
-    fill(topics, p, 1, aged=250)
-    found = p.look(limits=Limits(None, timedelta(seconds=100)))
-    assert found.over
-    assert found.share == pytest.approx(0.25, abs=0.05)
-    without = p.look(ages=False, limits=Limits(None, timedelta(seconds=100)))
-    assert (without.records, without.age, without.share, without.over) == (1, None, None, False)

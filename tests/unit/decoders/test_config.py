@@ -203,13 +203,19 @@ def test_chosen_formats_have_a_digest_of_the_formats_and_the_order_of_patterns(t
                 making(**{"*b": CSV, "a*": JSON})}) == 5  # fmt: skip
 
 
-OF_JSON = Explainer.of("json", JsonDecode(schema="id INT"))
-OF_CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
-
-
-@pytest.mark.parametrize(
-    ("value", "rule", "column", "detail"),
-    [
+NESTED = (
+    "id STRING, p STRUCT<sig: BIGINT, at: TIMESTAMP, d: DECIMAL(5,2), ok: BOOLEAN, raw: BINARY>, "
+    "xs ARRAY<DOUBLE>, m MAP<STRING, STRUCT<t: STRING, n: INT>>, `odd.name` ARRAY<DATE>"
+)
+EXPLAINERS = {
+    "json": Explainer.of("json", JsonDecode(schema="id INT")),
+    "csv": Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE")),
+    "nested": Explainer.of("json", JsonDecode(schema=NESTED)),
+    "xml": Explainer.of("xml", XmlDecode(schema="i INT")),
+    "text": Explainer("text"),
+}
+DETAILS: dict[str, list[tuple[bytes | None, str, str | None, str | None]]] = {
+    "json": [
         (None, "null_value", None, None),
         (b"\xff", "utf8", None, "byte 0xff at 0 is not UTF-8"),
         (b"ab\xc3", "utf8", "key", "byte 0xc3 at 2 is not UTF-8"),
@@ -217,7 +223,7 @@ OF_CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
         (b'{"id": ', "json", None, "it ends after 7 characters, in or after 'id': {\"id\": "),
         (b'{"a": 1 "', "json", None, "Expecting ',' delimiter at character 8, in or after 'a': {\"a\": 1 \""),
         (b'{"z": NaN}', "json", None, "NaN is not JSON"),
-        (b'{"a": 1} {"a": 2}', "json", None, "text follows at character 8: {\"a\": 1} {\"a\": 2}"),
+        (b'{"a": 1} {"a": 2}', "json", None, 'text follows at character 8: {"a": 1} {"a": 2}'),
         (b"[1]", "json", None, "it is an array, not an object: [1]"),
         (b'{"a":' * 5000, "json", None, "it has objects in objects, too deep to be read"),
         (b'{"s":"\\ud83d"}', "surrogate", None, "\\ud83d at character 6"),
@@ -227,39 +233,14 @@ OF_CSV = Explainer.of("csv", CsvDecode(schema="a INT, b STRING, c DOUBLE"))
         (b'{"id": "%s"}' % (b"x" * 300), "type", "id", '"' + "x" * 199 + "… (302 characters)"),
         (b'{"id": 7}', "small", "id", "7"),
     ],
-)  # fmt: skip
-def test_detail_of_a_refused_json_record(
-    value: bytes | None, rule: str, column: str | None, detail: str | None
-) -> None:
-    assert OF_JSON.detail(value, rule, column) == detail
-
-
-@pytest.mark.parametrize(
-    ("value", "rule", "column", "detail"),
-    [
+    "csv": [
         (b"1,2", "fields", None, "2 fields, and the schema has 3 columns"),
         (b'1,"x,2', "csv", None, 'a quote is not closed: 1,"x,2'),
         (b"1,a\nb,2", "csv", None, "a line break outside of quotes: 1,a\nb,2"),
         (b'1,"a\n""b""",1.5x\r\n', "type", "c", "1.5x"),
         (b"", "empty", None, None),
     ],
-)
-def test_detail_of_a_refused_csv_record(value: bytes, rule: str, column: str | None, detail: str | None) -> None:
-    assert OF_CSV.detail(value, rule, column) == detail
-
-
-NESTED = Explainer.of(
-    "json",
-    JsonDecode(
-        schema="id STRING, p STRUCT<sig: BIGINT, at: TIMESTAMP, d: DECIMAL(5,2), ok: BOOLEAN, raw: BINARY>, "
-        "xs ARRAY<DOUBLE>, m MAP<STRING, STRUCT<t: STRING, n: INT>>, `odd.name` ARRAY<DATE>"
-    ),
-)
-
-
-@pytest.mark.parametrize(
-    ("value", "rule", "column", "detail"),
-    [
+    "nested": [
         (b'{"p": {"sig": 62.5}}', "type", "p", "p.sig: 62.5 is no BIGINT"),
         (b'{"p": [1]}', "type", "p", "p: [1] is no STRUCT"),
         (b'{"p": {"raw": "a?"}}', "type", "p", 'p.raw: "a?" is no BINARY'),
@@ -273,26 +254,25 @@ NESTED = Explainer.of(
         (b'{"xs": [1]}', "type", None, None),
         (b'\xef\xbb\xbf{"id": "x"}', "json", None, "it begins with a byte order mark"),
     ],
-)  # fmt: skip
-def test_detail_of_a_nested_json_column_names_the_value(
-    value: bytes, rule: str, column: str | None, detail: str
-) -> None:
-    assert NESTED.detail(value, rule, column) == detail
+    "xml": [
+        (b"<r><i>1</i>", "xml", None, "no element found at line 1, character 11: <r><i>1</i>"),
+        (b"<r/><r/>", "xml", None, "junk after document element at line 1, character 4: <r/><r/>"),
+        (b"", "xml", None, "no element found at line 1, character 0: "),
+        (b'<!DOCTYPE r [<!ENTITY e "x">]><r>&e;</r>', "xml", None, "it has a DOCTYPE, which is not read"),
+        (b"<r/>", "xml", None, None),
+        (b"<q><r/></q>", "root", None, "its root is 'q'"),
+    ],
+    "text": [(b"x", "small", "value", None), (b"\xff", "utf8", None, "byte 0xff at 0 is not UTF-8")],
+}
 
 
 @pytest.mark.parametrize(
-    ("value", "rule", "detail"),
-    [
-        (b"<r><i>1</i>", "xml", "no element found at line 1, character 11: <r><i>1</i>"),
-        (b"<r/><r/>", "xml", "junk after document element at line 1, character 4: <r/><r/>"),
-        (b"", "xml", "no element found at line 1, character 0: "),
-        (b'<!DOCTYPE r [<!ENTITY e "x">]><r>&e;</r>', "xml", "it has a DOCTYPE, which is not read"),
-        (b"<r/>", "xml", None),
-        (b"<q><r/></q>", "root", "its root is 'q'"),
-    ],
+    ("kind", "value", "rule", "column", "detail"), [(kind, *row) for kind, rows in DETAILS.items() for row in rows]
 )
-def test_detail_of_a_refused_xml_record(value: bytes, rule: str, detail: str | None) -> None:
-    assert Explainer.of("xml", XmlDecode(schema="i INT")).detail(value, rule, None) == detail
+def test_detail_of_a_refused_record_names_what_is_wrong(
+    kind: str, value: bytes | None, rule: str, column: str | None, detail: str | None
+) -> None:
+    assert EXPLAINERS[kind].detail(value, rule, column) == detail
 
 
 def test_detail_is_that_of_the_chosen_format() -> None:
@@ -318,8 +298,3 @@ def test_detail_is_that_of_the_chosen_format() -> None:
     topics = ByTopic(formats=formats)
     assert detail(topics, "type", topic="c") == "7"
     assert detail(topics, "format", topic="x") is None
-
-
-def test_detail_of_a_text_record_is_about_utf8_alone() -> None:
-    assert Explainer("text").detail(b"x", "small", "value") is None
-    assert Explainer("text").detail(b"\xff", "utf8", None) == "byte 0xff at 0 is not UTF-8"

@@ -36,21 +36,11 @@ def started(pipeline: Pipeline, action: Action, **more: Any) -> SparkSubmit:
     return submit.submit(pipeline, action, find=lambda name: Connection(name, "kafka"), **{"spark": LOCAL, **more})
 
 
-MAINS: dict[str, Callable[[Pipeline], SparkSubmit]] = {
-    "run": lambda p: started(p, RunRequest("r")),
-    "redrive": lambda p: started(p, Redrive("r")),
-    "validate": lambda p: started(p, Validate("r")),
-}
-
-
-@pytest.mark.parametrize("main", MAINS)
-def test_spark_resources_of_the_file_are_those_of_each_application(orders: Make, main: str) -> None:
-    submission = MAINS[main](
-        orders(
-            "{driver_memory: 3g, executor_memory: 2048m, executor_cores: 2, num_executors: 4, total_executor_cores: 8, "
-            "conf: {spark.sql.shuffle.partitions: 16, spark.sql.ansi.enabled: false}}"
-        )
-    )
+@pytest.mark.parametrize("action", [RunRequest("r"), Redrive("r"), Validate("r")], ids=lambda action: action.name)
+def test_spark_resources_of_the_file_are_those_of_each_application(orders: Make, action: Action) -> None:
+    keys = "driver_memory: 3g, executor_memory: 2048m, executor_cores: 2, num_executors: 4, total_executor_cores: 8"
+    conf = "conf: {spark.sql.shuffle.partitions: 16, spark.sql.ansi.enabled: false}"
+    submission = started(orders(f"{{{keys}, {conf}}}"), action)
     argv = submission.argv()
     options = dict(itertools.pairwise(argv))
     assert options["--driver-memory"] == "3g"  # on the command line: the JVM is there before any setting is read
@@ -62,7 +52,7 @@ def test_spark_resources_of_the_file_are_those_of_each_application(orders: Make,
 
 def test_spark_resources_are_asked_for_only_where_the_file_does(orders: Make, tmp_path: Path) -> None:
     plain = orders("")
-    assert (MAINS["run"](plain).resources, plain.spark.connection) == ({}, "spark_default")
+    assert (started(plain, RunRequest("r")).resources, plain.spark.connection) == ({}, "spark_default")
     asked = Check(tmp_path / "result", ("p.yaml",))
     assert "--driver-memory" not in started(orders("{driver_memory: 3g}"), asked, settings=Spark()).argv()
 
@@ -127,5 +117,5 @@ def test_spark_conf_refuses_a_secret_and_takes_keys_that_only_lead_to_one(key: s
 
 @pytest.mark.parametrize("key", ["spark.ui.enabled", "spark.python.sql.dataFrameDebugging.enabled"])
 def test_spark_conf_takes_a_key_that_has_a_default_of_sluice(orders: Make, key: str) -> None:
-    assert MAINS["run"](orders("")).conf[key] == "false"
-    assert MAINS["run"](orders(f"{{conf: {{{key}: true}}}}")).conf[key] == "true"
+    for spark, value in (("", "false"), (f"{{conf: {{{key}: true}}}}", "true")):
+        assert started(orders(spark), RunRequest("r")).conf[key] == value

@@ -202,9 +202,6 @@ def test_kafka_client_certificate_that_is_missing_or_wrong_is_refused_at_once(th
     await_that(lambda: threading.active_count() <= before, "the threads have ended")
 
 
-# --- whole runs ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.spark
 @pytest.mark.parametrize("way", RUNS_THROUGH, ids=str)
 def test_kafka_run_reads_through_a_secured_listener(

@@ -99,9 +99,6 @@ def test_kafka_missing_topic_is_a_mistake_and_is_not_created(broker: Broker, top
     assert not topics.exists("zz-never-made")
 
 
-# --- one client, and no trace of it ----------------------------------------------------------------------------------
-
-
 @pytest.fixture(autouse=True)
 def _no_garbage() -> None:
     """Clients that other tests forgot, and that a collection would end, are none of those that are counted here."""
@@ -200,22 +197,15 @@ def test_kafka_frozen_broker_is_given_up_in_time_and_recovers(broker: Broker, to
                 assert time.monotonic() - begun < 2.5
         finally:
             broker.resume()
-        await_that(lambda: _answers(asked, name), "it recovers by itself")
+        await_that(lambda: getattr(said_of(asked, name), "partitions", None), "it recovers by itself")
     await_that(lambda: set(threading.enumerate()) <= before, "the threads are gone")
 
 
-def _said_of(asked: Cluster, name: str, partition: int) -> str:
+def said_of(asked: Cluster, name: str) -> TopicState | SluiceError:
     try:
-        return str(asked.look([name])[0].errors.get(partition))
+        return asked.look([name])[0]
     except SluiceError as error:
-        return error.what
-
-
-def _answers(asked: Cluster, name: str) -> bool:
-    try:
-        return bool(asked.look([name])[0].partitions)
-    except SluiceError:
-        return False
+        return error
 
 
 def test_kafka_client_is_shared_by_many_threads_also_when_some_close_it(
@@ -249,9 +239,6 @@ def test_kafka_client_of_a_forked_child_is_its_own(broker: Broker, topics: Topic
         assert asked._kept == [kept], "the parent's client was left alone"
 
 
-# --- partitions on their own -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.long  # two brokers of its own
 def test_kafka_partition_without_a_leader_is_unknown_and_others_answer(second_node: SecondNode) -> None:
     name = f"t-{uuid.uuid4().hex[:12]}"
@@ -265,15 +252,13 @@ def test_kafka_partition_without_a_leader_is_unknown_and_others_answer(second_no
         assert time.monotonic() - begun < 5
         assert (set(state.partitions), set(state.errors)) == ({0}, {1}), "a leader that is silent"
         second_node.kill()
-        await_that(lambda: "has no leader" in _said_of(asked, name, 1), "the leader is gone")
+        await_that(lambda: "has no leader" in str(said_of(asked, name)), "the leader is gone")
         (state,) = asked.look([name])
         assert (set(state.partitions), set(state.errors)) == ({0}, {1})
         assert isinstance(state.errors[1], SourceUnreachableError)
         with pytest.raises(SourceUnreachableError, match=f"{name}-1"):
             asked.snapshot([name])
 
-
-# --- records ---------------------------------------------------------------------------------------------------------
 
 LONG_AGO = 1_700_000_000
 

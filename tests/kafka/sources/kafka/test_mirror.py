@@ -67,7 +67,7 @@ def test_kafka_group_with_live_members_is_left_alone(broker: Broker, topic: Call
         assert member.committed(TopicPartition(name, 0)) is None
 
 
-def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[str, int], tuple[int, int, int]]:
+def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[str, int], tuple[int, ...]]:
     """Position, end and lag of each partition, as ``kafka-consumer-groups --describe`` prints them."""
     tool = "org.apache.kafka.tools.consumer.group.ConsumerGroupCommand"
     java_flags = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
@@ -78,20 +78,10 @@ def described(broker: Broker, group: str, class_path: list[Path]) -> dict[tuple[
         ],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
-    head, *rows = [
-        line.split() for line in asked.stdout.splitlines() if line.strip() and "no active members" not in line
-    ]
-    column = {name: place for place, name in enumerate(head)}
-
-    def number(row: list[str], name: str) -> int:
-        return int(row[column[name]])
-
-    return {
-        (row[column["TOPIC"]], number(row, "PARTITION")): (
-            number(row, "CURRENT-OFFSET"), number(row, "LOG-END-OFFSET"), number(row, "LAG"),
-        )
-        for row in rows
-    }  # fmt: skip
+    lines = [line.split() for line in asked.stdout.splitlines() if line.strip() and "no active members" not in line]
+    rows = [dict(zip(lines[0], line, strict=False)) for line in lines[1:]]
+    names = ("CURRENT-OFFSET", "LOG-END-OFFSET", "LAG")
+    return {(row["TOPIC"], int(row["PARTITION"])): tuple(int(row[name]) for name in names) for row in rows}
 
 
 @pytest.mark.long
