@@ -19,7 +19,7 @@ from tests.chaos.models.windows import HOURLY, PANES, SESSIONS, SLIDING, UPDATED
 from tests.chaos.test_window_intervals import all_at_once, closed_to, interval
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800), pytest.mark.long]
 
 # --- without the state ---------------------------------------------------------------------------------------------
 
@@ -110,7 +110,6 @@ def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points:
     return new
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "recovery", "points"),
     [
@@ -134,7 +133,6 @@ def test_new_epoch_writes_no_window_once_more(
         assert (report["unproved"], report["tables"]["windows"]["windows"]) == ([], sum(new.held().values()))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("size", ["1h", "30m"], ids=["sliding", "tumbling"])
 def test_updated_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size: str) -> None:
     """The new epoch has read only a part of the windows that the one before began. An interval makes them whole."""
@@ -163,7 +161,6 @@ def test_updated_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size
     deep(sandbox)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("truncate", [True, False])
 def test_reset_drops_the_state_of_a_processor(sandbox: Sandbox, truncate: bool) -> None:
     feed = Feed(sandbox)
@@ -223,7 +220,6 @@ class UpdatedOn(GoneOn, Updated):
     """The same of windows that each batch updates."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "recovery", "points"),
     [
@@ -272,7 +268,6 @@ def test_windows_stay_open_when_state_is_rebuilt(
         assert_audited(sandbox, "--windows")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recovery: str) -> None:
     stream = dedupe.Stream(sandbox, recovery=recovery)
@@ -297,7 +292,6 @@ def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recov
     assert deep(sandbox)["problems"] == []
 
 
-@pytest.mark.long
 def test_windows_that_were_updated_are_written_once_after_a_change_to_append(sandbox: Sandbox) -> None:
     stream = GoneOn(sandbox, UPDATED)
     stream.configure()
@@ -314,7 +308,6 @@ def test_windows_that_were_updated_are_written_once_after_a_change_to_append(san
     assert stream.open()
 
 
-@pytest.mark.long
 def test_rebuild_is_refused_when_records_of_open_windows_are_gone(sandbox: Sandbox) -> None:
     stream = GoneOn(sandbox, HOURLY)
     stream.configure()
