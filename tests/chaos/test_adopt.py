@@ -9,7 +9,7 @@ import yaml
 from tests.chaos.commands import AS_TEXT, deep, drain, listed
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 POINTS = ("tables-adopted", "adoption-begun", "folders-adopted", "ledger-adopted")
 
@@ -29,7 +29,6 @@ def adopt(sandbox: Sandbox, old: str, expect: int = 0) -> str:
     return done.stderr
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox, recovery: str) -> None:
     for number, point in enumerate(POINTS):
@@ -54,7 +53,6 @@ def test_adoption_that_is_killed_goes_on_with_the_same_command(sandbox: Sandbox,
         assert Counter((r["topic"], r["partition"], r["offset"]) for r in log) == sandbox.on_broker()
 
 
-@pytest.mark.long
 def test_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox: Sandbox) -> None:
     drain(sandbox, 12, "first", bad_every=4)
     old = rename(sandbox, "renamed")
@@ -72,22 +70,3 @@ def test_renamed_pipeline_is_refused_its_old_sink_until_it_is_adopted(sandbox: S
     sandbox.run("moved", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()
     deep(sandbox)
-
-
-@pytest.mark.long
-def test_pipeline_that_is_not_settled_is_not_adopted(sandbox: Sandbox) -> None:
-    drain(sandbox, 6, "first")
-    drain(sandbox, 6, "second", kill_at="sink-committed")
-    old = rename(sandbox, "renamed")
-    adopt(sandbox, old, expect=10)
-    adopt(sandbox, "p0", expect=10)
-    sandbox.configure(sink={"delta": {"path": "elsewhere"}})
-    adopt(sandbox, old, expect=10)
-    sandbox.name = old
-    sandbox.configure()
-    sandbox.run("third")
-    sandbox.assert_exact()
-    rename(sandbox, "renamed")
-    adopt(sandbox, old)
-    sandbox.run("fourth")
-    sandbox.assert_exact()

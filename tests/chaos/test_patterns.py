@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -141,26 +140,4 @@ def test_pattern_redrives_offsets_of_a_topic_that_it_no_longer_matches(sandbox: 
     assert {row["held by"] for row in json_of(sandbox, "redrive", "--dry-run")} == {"kafka"}
     said(sandbox, "redrive", "--range", f"{name}:0:0-3")
     sandbox.run("rest", redriven="lost")
-    audited(sandbox)
-
-
-@LONG
-def test_pattern_topic_that_no_longer_matches_is_named_and_left_behind_by_a_reset(sandbox: Sandbox) -> None:
-    by_pattern(sandbox)
-    sandbox.feed(2)
-    created(sandbox, "b", 2)
-    sandbox.run("first")
-    sandbox.configure(source={"kafka": {"pattern": sandbox.topic}})
-    assert f"{sandbox.topic}.b'" in sandbox.run("second", expect=10).message
-    said(sandbox, "reset", "--reason", "narrower")
-    drain(sandbox, 2, "third")
-    # what was read of it is still in the table and in Kafka
-    sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
-    assert sandbox.account("again")["written"] == 6
-    said(sandbox, "retract", "again", "--reason", "wrong", expect=10)
-    audited(sandbox)
-    by_pattern(sandbox)
-    sandbox.run("wider", expect=10)
-    said(sandbox, "reset", "--reason", "wider")
-    sandbox.run("fourth")
     audited(sandbox)
