@@ -81,9 +81,6 @@ def test_decode_that_changes_between_two_attempts_cannot_split_a_batch_two_ways(
         sandbox.assert_exact()
 
 
-# --- two drivers -----------------------------------------------------------------------------------------------------
-
-
 @LONG
 def test_second_driver_is_turned_away_while_the_first_one_works(sandbox: Sandbox) -> None:
     sandbox.configure(**PASSING)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -66,15 +66,20 @@ def following(stream: Stream) -> tuple[Stream, Stream]:
     return NewEpoch(sandbox, stream.window, **keys, latest=latest), Stream(sandbox, stream.window, **keys)
 
 
-def filtered(sandbox: Sandbox, *runs: str) -> tuple[int, int, int]:
-    """Return how many records were late, former and filtered in runs."""
-    moved = [sandbox.ledger.account(sandbox.name, run).get("windows", {}) for run in runs]
-    late, former = (sum(each.get(key, 0) for each in moved) for key in ("late", "former"))
-    return late, former, sum(sandbox.account(run)["filtered"] for run in runs)
-
-
-def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points: Sequence[str] = ()) -> Stream:
-    """Reset a pipeline that has written windows and has open ones, and let it go on; return the new epoch."""
+@pytest.mark.parametrize(
+    ("window", "recovery", "points"),
+    [
+        (HOURLY, "replay", ()),
+        (HOURLY, "replay", ("window-defined", *DIRECT[:2], "batch-recorded", "before-sink-commit:2")),
+        (PANES, "replay", ("window-defined", "before-sink-commit", "sink-committed:2")),
+        (SESSIONS, "replay", ()),
+        (SESSIONS, "wal", ("sealed", *DIRECT[:2])),
+    ],
+    ids=["tumbling", "tumbling-killed", "panes-killed", "sessions", "sessions-killed"],
+)
+def test_new_epoch_writes_no_window_once_more(
+    sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]
+) -> None:
     stream = stream_of(sandbox, window, recovery=recovery)
     stream.feed(0, 200, 14, bad=True, run="first")
     before, *_ = stream.expected()
@@ -104,27 +109,11 @@ def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points:
     assert rows, "the new epoch writes its own"
     assert again != rows, "and would write others"
     assert new.held() == before + rows
-    assert filtered(sandbox, "second", "third") == (late, out - late, out)
+    moved = [sandbox.ledger.account(sandbox.name, run).get("windows", {}) for run in ("second", "third")]
+    assert [sum(each.get(key, 0) for each in moved) for key in ("late", "former")] == [late, out - late]
+    assert sum(sandbox.account(run)["filtered"] for run in ("second", "third")) == out
     assert late < out
     sandbox.assert_balanced()
-    return new
-
-
-@pytest.mark.parametrize(
-    ("window", "recovery", "points"),
-    [
-        (HOURLY, "replay", ()),
-        (HOURLY, "replay", ("window-defined", *DIRECT[:2], "batch-recorded", "before-sink-commit:2")),
-        (PANES, "replay", ("window-defined", "before-sink-commit", "sink-committed:2")),
-        (SESSIONS, "replay", ()),
-        (SESSIONS, "wal", ("sealed", *DIRECT[:2])),
-    ],
-    ids=["tumbling", "tumbling-killed", "panes-killed", "sessions", "sessions-killed"],
-)
-def test_new_epoch_writes_no_window_once_more(
-    sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]
-) -> None:
-    new = begun_again(sandbox, window, recovery, points)
     if "gap" not in window:
         assert set(Counter(row[:3] for row in new.held().elements()).values()) == {1}
     report = deep(sandbox, "--windows")

@@ -148,11 +148,9 @@ def at_hour(sandbox: Sandbox, hour: int, ids: range) -> None:
 
 
 def remembering(sandbox: Sandbox, recovery: str = "replay", sql: str = JOIN, **keys: Any) -> None:
-    """Join before state: of windows, unless the keys say otherwise."""
-    keys = keys if "dedupe" in keys else {"window": WINDOW, **keys}
-    joining(
-        sandbox, sql, recovery=recovery, decode={"json": {"schema": "id BIGINT, name STRING, at TIMESTAMP"}}, **keys
-    )
+    """Join before windows."""
+    decode = {"json": {"schema": "id BIGINT, name STRING, at TIMESTAMP"}}
+    joining(sandbox, sql, recovery=recovery, decode=decode, window=WINDOW, **keys)
 
 
 WINDOW = {
@@ -191,23 +189,6 @@ def test_windows_join_the_version_with_which_a_batch_was_begun(sandbox: Sandbox,
     sandbox.run("closes")
     commands.assert_audited(sandbox, "--windows")  # each window with the version that its batch joined
     assert deep(sandbox, "--windows")["tables"]["windows"]["windows"] == 6
-
-
-@pytest.mark.parametrize("point", ["batch-recorded", "sink-committed"])
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
-def test_dedupe_remembers_the_joined_keys_of_its_account(sandbox: Sandbox, recovery: str, point: str) -> None:
-    remembering(sandbox, recovery, dedupe={"keys": ["carrier"], "within": "1h", "time": "at"})
-    carriers(sandbox, "old")
-    at_hour(sandbox, 0, range(6))
-    sandbox.run("died", kill_at=point)
-    carriers(sandbox, "new")
-    at_hour(sandbox, 0, range(6, 12))
-    sandbox.run("next")  # it makes the state of the dead run's batch, and joins what that joined
-    assert Counter(carrier for _, _, carrier in joined(sandbox)) == Counter(["old 0", "old 1"])
-    at_hour(sandbox, 0, range(12, 18))
-    sandbox.run("last")
-    assert Counter(carrier for _, _, carrier in joined(sandbox)) == Counter(["old 0", "old 1", "new 0", "new 1"])
-    assert (sandbox.total("written"), sandbox.total("filtered"), sandbox.total("lost")) == (4, 14, 0)
 
 
 def test_state_is_refused_when_the_version_of_its_account_is_gone(sandbox: Sandbox) -> None:

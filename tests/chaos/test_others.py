@@ -127,9 +127,6 @@ def test_pipeline_goes_on_from_a_backup_between_two_runs(sandbox: Sandbox, tmp_p
     deep(sandbox)
 
 
-# --- while a driver is dead between two commits --------------------------------------------------------------------
-
-
 def test_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     sandbox.configure(**AS_TEXT)
@@ -175,9 +172,6 @@ def test_interval_that_was_held_beside_a_retraction_brings_nothing_back(sandbox:
     sandbox.run("back", redriven="lost")
     assert sandbox.sink() == sandbox.on_broker()
     deep(sandbox)
-
-
-# --- metadata columns ----------------------------------------------------------------------------------------------
 
 
 def test_transform_that_rewrites_metadata_columns_commits_nothing(sandbox: Sandbox) -> None:

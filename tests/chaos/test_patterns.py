@@ -108,20 +108,6 @@ def test_pattern_topic_that_was_deleted_is_lost_by_name_as_far_as_it_was_seen_an
     sandbox.run("again", expect=22)
 
 
-@LONG
-def test_pattern_topic_that_is_new_and_trimmed_is_refused_or_lost_by_name(sandbox: Sandbox) -> None:
-    by_pattern(sandbox)
-    drain(sandbox, 4, "first")
-    name = created(sandbox, "b", 8)
-    sandbox.topics.delete_records(name, {0: 3})
-    sandbox.produced = [r for r in sandbox.produced if not (r[0] == name and r[1] == 0 and r[2] < 3)]
-    assert f"{name}-0 [0, 3)" in sandbox.run("second", expect=21).message
-    by_pattern(sandbox, recovery="ignore_range")
-    sandbox.run("third")
-    audited(sandbox)
-    assert [str(r.range) for r in sandbox.ledger.lost(sandbox.name)] == [f"{name}-0 [0, 3)"]
-
-
 def test_pattern_that_matches_no_topic_is_an_error(sandbox: Sandbox) -> None:
     sandbox.configure(source={"kafka": {"pattern": f"{sandbox.topic}x+"}})
     assert "source.kafka.pattern" in sandbox.run("first", expect=10).message

@@ -146,9 +146,6 @@ def test_file_that_is_damaged_loses_rows_by_name(box: Any) -> None:
     assert box.sink() == Counter(("orders", 0, n) for n in range(24))
 
 
-# --- tables ----------------------------------------------------------------------------------------------------------
-
-
 @sources("jdbc")
 def test_jdbc_rows_that_changed_after_they_were_landed_are_written_and_redriven_as_they_were(box: Any) -> None:
     drain(box, 4, "dies", bad_every=4, kill_at="run-planned")
@@ -164,9 +161,6 @@ def test_jdbc_rows_that_changed_after_they_were_landed_are_written_and_redriven_
     )
     box.run("redriven", redriven="quarantined")
     assert ids(box) == [-1, 1, 2, 3]
-
-
-# --- queues ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.long

@@ -78,9 +78,6 @@ def assert_nothing_to_do(sandbox: Sandbox, run: str) -> None:
     assert versions(sandbox) == before
 
 
-# --- cleaning --------------------------------------------------------------------------------------------------------
-
-
 @LONG
 def test_wal_cleaning_that_is_killed_costs_no_record_and_is_finished_by_the_command(sandbox: Sandbox) -> None:
     use(sandbox, "wal", wal={"keep": "1h"})
@@ -92,9 +89,6 @@ def test_wal_cleaning_that_is_killed_costs_no_record_and_is_finished_by_the_comm
     assert len(landed(sandbox)) == 2, "only what is young is left"
     said(sandbox, "clean")
     assert_whole(sandbox)
-
-
-# --- Kafka is down, or has let go ------------------------------------------------------------------------------------
 
 
 def test_wal_applies_what_a_killed_run_sealed_though_kafka_is_down_or_has_dropped_it(sandbox: Sandbox) -> None:
