@@ -167,17 +167,13 @@ def test_also_sinks_get_redriven_records(several: Several) -> None:
 
 
 @LONG
-@pytest.mark.parametrize(
-    "points",
-    [("sink-committed",), ("also-staged", "before-sink-commit", "sink-committed", "also-committed", "batch-recorded")],
-    ids=["sink-committed", "every-point"],
-)
-def test_also_sink_that_was_added_is_filled_by_an_interval(several: Several, points: tuple[str, ...]) -> None:
+def test_also_sink_that_was_added_is_filled_by_an_interval(several: Several) -> None:
     several.configure(also=[])
     feed_days(several, 2, 5)
     several.produce([(0, b"k", b"{", at(3))])
     several.run("live")
     several.configure(also=[FILES], transform=OTHER_NAMES)
+    points = ("also-staged", "before-sink-commit", "sink-committed", "also-committed", "batch-recorded")
     for number, point in enumerate(points):
         several.run(f"interval {number}", interval=days(2, 4), kill_at=point)
     several.run("interval", interval=days(2, 5))

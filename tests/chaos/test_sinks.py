@@ -215,19 +215,6 @@ def test_postgres_commit_of_a_dead_driver_that_is_under_way_is_waited_for(into: 
     exact(into)
 
 
-@sinks("kafka")
-def test_kafka_broker_that_dies_while_a_transaction_is_committed_costs_nothing(into: Box) -> None:
-    into.configure(**PASSING)
-    into.feed(5)
-    driver = gated(into, "records-sent")
-    into.broker.kill()
-    driver.open_gate()
-    into.broker.start()
-    assert driver.wait().code in (0, 20, 30)
-    into.run("r")
-    exact(into)
-
-
 # --- foreach ---------------------------------------------------------------------------------------------------------
 
 
