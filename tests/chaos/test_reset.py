@@ -16,20 +16,6 @@ from tests.fixtures.runs import Sandbox
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 
-def test_reset_goes_on_after_a_lost_checkpoint_and_waits_for_a_run(sandbox: Sandbox) -> None:
-    drain(sandbox, 6, "first")
-    shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
-    sandbox.feed(3)
-    assert f"sluice reset {sandbox.name} --reason" in sandbox.run("second", expect=41).message
-    assert "6 offsets" in reset(sandbox, "--from=earliest", expect=10), "they would be written twice"
-    with sandbox.ledger.acquire(sandbox.name, "at work"):
-        reset(sandbox, expect=40)
-    reset(sandbox)
-    sandbox.run("second")
-    assert sandbox.account("second")["planned"] == 3
-    assert_conserved(sandbox)
-
-
 def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -> None:
     drain(sandbox, 6, "first", bad_every=3)
     part = f"{sandbox.topic}:1:0-1"
