@@ -1,47 +1,29 @@
-"""``dedupe`` over several runs: remembered keys, and the state behind a dead attempt or a change of the file.
+"""``dedupe``: records that it refuses, and the state behind a dead attempt or a change of the file.
 
-Its kills are in ``test_operators.py``.
+That keys are remembered whatever dies is in ``test_operators.py`` and in recorded states.
 """
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 
 import pytest
-from tests.chaos.commands import deep, delta, listed
+from tests.chaos.commands import delta, listed
 from tests.chaos.models.dedupe import DEDUPE, WITHIN, Stream, event
-from tests.chaos.models.planned import BEGIN, EPOCH, MINUTE, milliseconds
+from tests.chaos.models.planned import BEGIN, MINUTE, milliseconds
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 
-def test_dedupe_remembers_its_keys_between_runs(sandbox: Sandbox) -> None:
+def test_dedupe_refuses_records_without_a_key_or_a_time_and_filters_duplicates_and_late_ones(sandbox: Sandbox) -> None:
     stream = Stream(sandbox)
     stream.configure()
-    ancient = EPOCH - WITHIN
-    stream.put([(0, b"", event(ancient, 1), (ancient, 1))])
-    stream.feed(0, 90, 11, bad=True, run="first")
-    stream.assert_exact()
-    stream.feed(60, 200, 14, run="second")
-    stream.feed(0, 240, 14, bad=True)  # some of them late
-    sandbox.run("third")
-    sandbox.run("idle")
+    stream.feed(0, 200, 14, bad=True, run="first")
+    stream.feed(0, 240, 14, run="second")
     assert all(stream.assert_exact().values())
     rules = Counter(row["_errors"][0]["rule"] for row in listed(sandbox, "table_quarantine"))
-    assert rules == Counter({"json": 2, "event_time_missing": 2, "dedupe_key_missing": 2, "event_time_ahead": 2})
-    assert "duplicates were filtered" in sandbox.cli("status", sandbox.name).stderr
-    remembered = stream.model()[-1]
-    assert remembered
-    said = stream.assert_open()
-    assert said["first_forgotten_at"] == milliseconds(min(remembered.values()))
-    assert said["last_forgotten_at"] == milliseconds(max(remembered.values()))
-    one, until = next(iter(remembered.items()))
-    (kept,) = stream.state("--key", f"id={one}")["rows"]
-    assert kept["key"] == {"id": str(one)}
-    assert json.loads(kept["state"]) == {"expiresAtMicros": milliseconds(until) * 1000}
-    assert deep(sandbox)["problems"] == []
+    assert rules == Counter(["json", "event_time_missing", "dedupe_key_missing", "event_time_ahead"])
 
 
 def test_state_of_a_committed_batch_is_that_of_its_rows_in_the_sink(sandbox: Sandbox) -> None:

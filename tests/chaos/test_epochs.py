@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,7 +19,7 @@ from tests.chaos.models.windows import HOURLY, PANES, SESSIONS, SLIDING, UPDATED
 from tests.chaos.test_window_intervals import all_at_once, closed_to, interval
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800), pytest.mark.long]
 
 # --- without the state ---------------------------------------------------------------------------------------------
 
@@ -66,15 +66,20 @@ def following(stream: Stream) -> tuple[Stream, Stream]:
     return NewEpoch(sandbox, stream.window, **keys, latest=latest), Stream(sandbox, stream.window, **keys)
 
 
-def filtered(sandbox: Sandbox, *runs: str) -> tuple[int, int, int]:
-    """Return how many records were late, former and filtered in runs."""
-    moved = [sandbox.ledger.account(sandbox.name, run).get("windows", {}) for run in runs]
-    late, former = (sum(each.get(key, 0) for each in moved) for key in ("late", "former"))
-    return late, former, sum(sandbox.account(run)["filtered"] for run in runs)
-
-
-def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points: Sequence[str] = ()) -> Stream:
-    """Reset a pipeline that has written windows and has open ones, and let it go on; return the new epoch."""
+@pytest.mark.parametrize(
+    ("window", "recovery", "points"),
+    [
+        (HOURLY, "replay", ()),
+        (HOURLY, "replay", ("window-defined", *DIRECT[:2], "batch-recorded", "before-sink-commit:2")),
+        (PANES, "replay", ("window-defined", "before-sink-commit", "sink-committed:2")),
+        (SESSIONS, "replay", ()),
+        (SESSIONS, "wal", ("sealed", *DIRECT[:2])),
+    ],
+    ids=["tumbling", "tumbling-killed", "panes-killed", "sessions", "sessions-killed"],
+)
+def test_new_epoch_writes_no_window_once_more(
+    sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]
+) -> None:
     stream = stream_of(sandbox, window, recovery=recovery)
     stream.feed(0, 200, 14, bad=True, run="first")
     before, *_ = stream.expected()
@@ -104,28 +109,11 @@ def begun_again(sandbox: Sandbox, window: dict[str, Any], recovery: str, points:
     assert rows, "the new epoch writes its own"
     assert again != rows, "and would write others"
     assert new.held() == before + rows
-    assert filtered(sandbox, "second", "third") == (late, out - late, out)
+    moved = [sandbox.ledger.account(sandbox.name, run).get("windows", {}) for run in ("second", "third")]
+    assert [sum(each.get(key, 0) for each in moved) for key in ("late", "former")] == [late, out - late]
+    assert sum(sandbox.account(run)["filtered"] for run in ("second", "third")) == out
     assert late < out
     sandbox.assert_balanced()
-    return new
-
-
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("window", "recovery", "points"),
-    [
-        (HOURLY, "replay", ()),
-        (HOURLY, "replay", ("window-defined", *DIRECT[:2], "batch-recorded", "before-sink-commit:2")),
-        (PANES, "replay", ("window-defined", "before-sink-commit", "sink-committed:2")),
-        (SESSIONS, "replay", ()),
-        (SESSIONS, "wal", ("sealed", *DIRECT[:2])),
-    ],
-    ids=["tumbling", "tumbling-killed", "panes-killed", "sessions", "sessions-killed"],
-)
-def test_new_epoch_writes_no_window_once_more(
-    sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]
-) -> None:
-    new = begun_again(sandbox, window, recovery, points)
     if "gap" not in window:
         assert set(Counter(row[:3] for row in new.held().elements()).values()) == {1}
     report = deep(sandbox, "--windows")
@@ -134,7 +122,6 @@ def test_new_epoch_writes_no_window_once_more(
         assert (report["unproved"], report["tables"]["windows"]["windows"]) == ([], sum(new.held().values()))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("size", ["1h", "30m"], ids=["sliding", "tumbling"])
 def test_updated_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size: str) -> None:
     """The new epoch has read only a part of the windows that the one before began. An interval makes them whole."""
@@ -163,7 +150,6 @@ def test_updated_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size
     deep(sandbox)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("truncate", [True, False])
 def test_reset_drops_the_state_of_a_processor(sandbox: Sandbox, truncate: bool) -> None:
     feed = Feed(sandbox)
@@ -223,11 +209,9 @@ class UpdatedOn(GoneOn, Updated):
     """The same of windows that each batch updates."""
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "recovery", "points"),
     [
-        (HOURLY, "replay", ()),
         (HOURLY, "replay", POINTS),
         (PANES, "replay", POINTS),
         (UPDATED, "replay", POINTS),
@@ -236,7 +220,7 @@ class UpdatedOn(GoneOn, Updated):
         (SLIDING, "wal", ("sealed", *POINTS)),
         (PANES, "wal", ("records-gathered", "state-rebuilt")),
     ],
-    ids=["tumbling", "tumbling-killed", "panes", "updated", "updated-panes", "hot", "wal", "panes-wal"],
+    ids=["tumbling", "panes", "updated", "updated-panes", "hot", "wal", "panes-wal"],
 )
 def test_windows_stay_open_when_state_is_rebuilt(
     sandbox: Sandbox, window: dict[str, Any], recovery: str, points: tuple[str, ...]
@@ -263,16 +247,14 @@ def test_windows_stay_open_when_state_is_rebuilt(
     assert rows
     assert late
     assert_audited(sandbox, "--windows")
-    if points:
-        stream.begin_again()
-        sandbox.run("idle")
-        stream.assert_open()
-        stream.feed(600, 620, 4, run="fourth")
-        stream.assert_exact()
-        assert_audited(sandbox, "--windows")
+    stream.begin_again()
+    sandbox.run("idle")
+    stream.assert_open()
+    stream.feed(600, 620, 4, run="fourth")
+    stream.assert_exact()
+    assert_audited(sandbox, "--windows")
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recovery: str) -> None:
     stream = dedupe.Stream(sandbox, recovery=recovery)
@@ -297,7 +279,6 @@ def test_dedupe_remembers_its_keys_when_state_is_rebuilt(sandbox: Sandbox, recov
     assert deep(sandbox)["problems"] == []
 
 
-@pytest.mark.long
 def test_windows_that_were_updated_are_written_once_after_a_change_to_append(sandbox: Sandbox) -> None:
     stream = GoneOn(sandbox, UPDATED)
     stream.configure()
@@ -314,7 +295,6 @@ def test_windows_that_were_updated_are_written_once_after_a_change_to_append(san
     assert stream.open()
 
 
-@pytest.mark.long
 def test_rebuild_is_refused_when_records_of_open_windows_are_gone(sandbox: Sandbox) -> None:
     stream = GoneOn(sandbox, HOURLY)
     stream.configure()

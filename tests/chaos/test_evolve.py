@@ -8,14 +8,13 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from tests.chaos.cases import DIRECT, WAYS
+from tests.chaos.cases import WAYS
 from tests.chaos.commands import ALL_BAD, delta, listed
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 WIDER = {"json": {"schema": "id BIGINT, name STRING, tax BIGINT, at STRUCT<city: STRING>"}}
-ADDED = [{"column": "tax", "type": "bigint"}, {"column": "at", "type": "struct<city:string>"}]
 
 
 def configure(sandbox: Sandbox, *, wider: bool = True, evolve: str = "add", **keys: Any) -> None:
@@ -45,38 +44,6 @@ def columns(sandbox: Sandbox) -> set[str]:
     return {field.name for field in delta(sandbox).schema().fields}
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("recovery", "engine", "point"),
-    [
-        ("replay", "auto", "sink-committed"),
-        *(("replay", "spark", point) for point in ("rows-staged", *DIRECT)),
-        *(("wal", "auto", point) for point in ("sealed", "rows-staged", *DIRECT)),
-        *((recovery, "auto", point) for recovery in ("hot", "ignore_range", "ignore_batch") for point in DIRECT[:2]),
-    ],
-)
-def test_evolve_adds_rows_and_columns_together_when_drivers_are_killed(
-    sandbox: Sandbox, recovery: str, engine: str, point: str
-) -> None:
-    configure(sandbox, wider=False, recovery=recovery, engine=engine)
-    feed(sandbox, 8)
-    sandbox.run("before")
-    feed(sandbox, 8)
-    configure(sandbox, evolve="refuse", recovery=recovery, engine=engine)
-    assert "ADD COLUMNS (tax bigint, at struct<city:string>)" in sandbox.run("refused", expect=10).message
-    feed(sandbox, 8)  # with wal, the refused run has landed the others
-    configure(sandbox, recovery=recovery, engine=engine)
-    sandbox.run("killed", kill_at=point)
-    arrived = any(n >= 8 for n in taxed(sandbox))
-    assert ({"tax", "at"} <= columns(sandbox)) == arrived, "the one without the other"
-    sandbox.run("after")
-    sandbox.assert_exact()
-    assert taxed(sandbox) == {n: (n * 2, "Köln") if n >= 8 else (None, None) for n in range(24) if n % 4 != 3}
-    assert recorded(sandbox) == [ADDED]
-    assert sandbox.orphans() == set()
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("point", ["columns-rewritten", "columns-widened", "before-sink-commit", "sink-committed"])
 @pytest.mark.parametrize(("recovery", "engine"), [*WAYS, ("ignore_range", "auto")])
 def test_evolve_widens_types_and_changes_no_row_when_drivers_are_killed(
@@ -103,7 +70,6 @@ def test_evolve_widens_types_and_changes_no_row_when_drivers_are_killed(
     sandbox.assert_balanced()
 
 
-@pytest.mark.long
 def test_evolve_adds_columns_with_an_interval_and_a_redrive(sandbox: Sandbox) -> None:
     configure(sandbox, wider=False)
     for day in (1, 2):

@@ -147,18 +147,3 @@ def test_failover_from_a_dead_cluster_writes_what_was_not_seen_of_it_once(mirror
     go_to(mirrored, "kafka_default", "back")
     mirrored.run("back on the first")
     mirrored.proved()
-
-
-@pytest.mark.long
-def test_failover_refuses_what_cannot_follow(mirrored: Mirrored) -> None:
-    mirrored.make(2)
-    assert "no live run" in go_to(mirrored, STANDBY, "too early", expect=10)
-    mirrored.run("first")
-    assert "does not name 'elsewhere'" in go_to(mirrored, "elsewhere", "wrong", expect=10)
-    assert mirrored.second is not None
-    mirrored.second.kill()
-    go_to(mirrored, STANDBY, "down", expect=20)
-    mirrored.make(2)
-    mirrored.run("second")
-    mirrored.proved()
-    said(mirrored, "retract", "second", "--reason", "wrong", expect=10)

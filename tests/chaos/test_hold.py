@@ -13,12 +13,11 @@ from tests.chaos.models.processor import Feed, flights
 from tests.chaos.models.windows import HOURLY, PANES, SESSIONS, Held, HeldSessions, HeldUpdated
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 DAY = {"hold": {"idle_after": "1d"}}
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "window", "recovery", "points"),
     [
@@ -57,7 +56,6 @@ def test_slowest_partition_holds_the_watermark(
     assert not late, "no partition is behind itself by more than the watermark"
 
 
-@pytest.mark.long
 def test_idle_partition_holds_no_watermark(sandbox: Sandbox) -> None:
     stream = Held(sandbox, {**HOURLY, "hold": {"idle_after": "1s"}})
     stream.configure()
@@ -80,7 +78,6 @@ def test_idle_partition_holds_no_watermark(sandbox: Sandbox) -> None:
     assert stream.expected()[1], "it comes back behind the watermark"
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("hold", [True, False])
 def test_dedupe_keeps_the_records_of_slow_partitions(sandbox: Sandbox, hold: bool) -> None:
     stream = dedupe.Stream(sandbox, batch=100)
@@ -99,7 +96,6 @@ def test_dedupe_keeps_the_records_of_slow_partitions(sandbox: Sandbox, hold: boo
     assert sum(sandbox.sink().values()) == 30 - counted
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("hold", [True, False])
 def test_processor_gets_the_records_of_slow_partitions(sandbox: Sandbox, hold: bool) -> None:
     feed = Feed(sandbox)

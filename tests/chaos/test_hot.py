@@ -11,10 +11,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from tests.chaos.commands import ALL_BAD, listed
 from tests.chaos.drivers import ended
 from tests.fixtures.events import EventLog
 from tests.fixtures.inside import MODULES
@@ -135,62 +133,6 @@ def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
     assert sandbox.sink() + sandbox.quarantine() == Counter(produced)
     assert sandbox.account("r") == dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
     assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
-    sandbox.assert_balanced()
-
-
-STATEFUL: dict[str, dict[str, Any]] = {
-    "windows": {
-        "window": {
-            "time": "at", "size": "1h", "by": ["k"], "aggregates": {"n": "count(*)", "total": "sum(id)"},
-            "watermark": "30m", "output": "update",
-        }
-    },
-    "dedupe": {"dedupe": {"keys": ["id"], "within": "1h", "time": "at"}},
-}  # fmt: skip
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", STATEFUL)
-def test_hot_fetches_nothing_again_for_state_when_an_executor_dies(
-    cluster: SparkCluster, sandbox: Sandbox, log: EventLog, kind: str
-) -> None:
-    """It dies when its state is made and its records are being counted: they are gone from the broker by then."""
-    sandbox.configure(
-        decode={"json": {"schema": "id BIGINT, k STRING, at TIMESTAMP"}}, kafka={"max_records_per_batch": 1000},
-        transform={"python": "taskgate:held_whatever_is_asked"}, rows="filter", recovery="hot", **ALL_BAD,
-        **STATEFUL[kind],
-    )  # fmt: skip
-    values = [json.dumps({"id": n // 2, "k": f"k{n % 3}", "at": f"2026-03-01T0{n % 4}:15:00Z"}) for n in range(400)]
-    produced = sandbox.produce(
-        [(n % 2, b"", b"{" if n % 10 == 0 else value.encode()) for n, value in enumerate(values)]
-    )
-    with held(cluster, sandbox, log) as run:
-        run.await_both()
-        run.let_go()  # the pass that makes the state
-        run.await_both()
-        sandbox.topics.delete_records(sandbox.topic, sandbox.topics.ends(sandbox.topic))
-        run.kill(run.executors()[0])
-        run.await_replacement()
-        (run.gate / "open").touch()
-        ended(run.driver)
-
-    assert not sandbox.on_broker(), "a second read would have missed it"
-    assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
-    assert sandbox.quarantine() == Counter(produced[::10])
-    sound = [json.loads(value) for n, value in enumerate(values) if n % 10]
-    account = dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
-    if kind == "windows":
-        expected = {(int(v["at"][11:13]), v["k"]) for v in sound}
-        rows = {(row["window_start"].hour, row["k"]): row for row in listed(sandbox)}
-        assert set(rows) == expected
-        for (hour, k), row in rows.items():
-            mine = [v["id"] for v in sound if (int(v["at"][11:13]), v["k"]) == (hour, k)]
-            assert (row["n"], row["total"]) == (len(mine), sum(mine))
-    else:
-        keys = Counter(row["id"] for row in listed(sandbox))
-        assert keys == Counter({v["id"] for v in sound})
-        account |= {"written": len(keys), "filtered": 360 - len(keys)}
-    assert sandbox.account("r") == account
     sandbox.assert_balanced()
 
 

@@ -41,68 +41,6 @@ def assert_replaced_by_time(sandbox: Sandbox, *replaced: tuple[int, int, int]) -
     assert versions(sandbox) == wanted
 
 
-@pytest.mark.long
-def test_interval_leaves_the_table_as_it_was_and_reads_only_its_batches(sandbox: Sandbox) -> None:
-    assert "no live run has read anything yet" in sandbox.run("too early", interval=days(1, 3)).stderr
-    feed_days(sandbox, 1, 11)
-    sandbox.produce([(0, b"late", good(1000), at(3, 5))])
-    sandbox.run("live")
-    before = without_run(sandbox)
-    sandbox.run("first", interval=days(3, 6))
-    (outside,) = (note for note in notes(sandbox, "first") if "are outside" in note)
-    assert int(outside.split(" ")[0]) < 18, "of 41, in batches of 6"
-    for name in ("again", "and again"):
-        assert without_run(sandbox) == before
-        assert by_run(sandbox) == {"live": 28, "first" if name == "again" else "again": 13}
-        sandbox.run(name, interval=days(3, 6))
-    feed_days(sandbox, 11, 13)
-    sandbox.run("to the end", interval=days(10, 13))
-    assert any("8 offsets are beyond the live position" in note for note in notes(sandbox, "to the end"))
-    assert without_run(sandbox) == before
-    sandbox.run("live again")
-    sandbox.assert_exact()
-    deep(sandbox)
-
-
-@pytest.mark.long
-def test_change_of_the_transform_reaches_the_interval_alone(sandbox: Sandbox) -> None:
-    """Out of order inside a partition, records that do not decode, a filter: each finds its place."""
-
-    def configure(version: int, where: str, **keys: Any) -> None:
-        sql = f"SELECT *, {version} AS version FROM source WHERE {where}"
-        sandbox.configure(rows="filter", transform={"sql": sql}, **keys)
-
-    def changed(version: int) -> set[Any]:
-        return {key[:3] for key in versions(sandbox) if key[3] == version}
-
-    configure(1, "id % 10 <> 9")
-    feed_days(sandbox, 1, 5, each=6)
-    sandbox.produce([(0, b"late", good(100), at(2, 999)), (1, b"late", b"{", at(2, 998))])
-    sandbox.produce([(0, b"early", good(101), at(3, 30)), (1, b"bad", b'{"id": "x"}', at(3, 31))])
-    feed_days(sandbox, 5, 7, each=6)
-    sandbox.run("live")
-    before, quarantined = sandbox.sink(), sandbox.quarantine()
-    configure(2, "id % 10 <> 8", decode={"json": {"schema": "id STRING, name STRING"}})
-    assert "does not fit the pipeline" in sandbox.run("typed otherwise", interval=days(3, 4), expect=10).message
-    assert sandbox.sink() == before
-    configure(2, "id % 10 <> 8")
-    sandbox.run("march 3", interval=days(3, 4))
-    times = {(r.topic, r.partition, r.offset): r.timestamp for r in consume(sandbox.broker, sandbox.topic)}
-    inside = {o for o, time in times.items() if at(3) <= time < at(4)}
-    # 12..17 of day 3, but 8 and 18; and the two behind the first record of the 4th
-    assert changed(2) == inside - {o for o in inside if times[o] == at(3, 31)}
-    assert {o: n for o, n in sandbox.sink().items() if o not in inside} == {
-        o: n for o, n in before.items() if o not in inside
-    }
-    assert sandbox.quarantine() == quarantined
-    deep(sandbox)
-    configure(3, "true")
-    sandbox.run("once more", interval=days(3, 4))
-    assert changed(3) == {o for o in inside if times[o] != at(3, 31)}
-    assert sandbox.sink() + sandbox.quarantine() == Counter([*before.keys() | quarantined.keys() | inside])
-    deep(sandbox)
-
-
 ORDERS: dict[str, list[list[int]]] = {
     # of each partition, in the order of offsets
     "one record of the future": [[at(1), at(25), *(at(d, n) for d in range(2, 9) for n in range(3))], [at(3)] * 9],
@@ -150,6 +88,7 @@ def test_interval_goes_by_the_times_that_the_broker_gave(
     name = topic(2, retention_ms=-1, message_timestamp_type="LogAppendTime")
     sandbox = KeptSandbox(tmp_path / "home", broker, topics, name, spark=spark)
     versioned(sandbox, 1)
+    assert "no live run has read anything yet" in sandbox.run("too early", interval=days(1, 3)).stderr
     for n in range(8):
         sandbox.produce([(n % 2, b"k", good(n), at(9 - n))])
     sandbox.run("live")
@@ -162,23 +101,6 @@ def test_interval_goes_by_the_times_that_the_broker_gave(
 
 
 @pytest.mark.long
-def test_interval_is_refused_when_kafka_dropped_a_row_wherever_it_stood(sandbox: Sandbox) -> None:
-    """A record of the interval stood far below the first of those that are left."""
-    versioned(sandbox, 1)
-    sandbox.produce([(0, b"k", good(0), at(5))])
-    feed_days(sandbox, 1, 9)
-    sandbox.run("live")
-    before = without_run(sandbox)
-    sandbox.topics.delete_records(sandbox.topic, {0: 3})
-    versioned(sandbox, 2, interval={"slack": "3d"})
-    assert f"{sandbox.topic}-0 [0, 1)" in sandbox.run("march 5", interval=days(5, 6), expect=21).message
-    assert without_run(sandbox) == before
-    sandbox.run("march 6", interval=days(6, 7))
-    assert sum(versions(sandbox).values()) == sum(before.values())
-    assert sum(n for key, n in versions(sandbox).items() if key[3] == 2) == 4
-
-
-@pytest.mark.long
 def test_interval_is_refused_when_the_time_of_a_row_was_changed(sandbox: Sandbox) -> None:
     feed_days(sandbox, 1, 6)
     sandbox.run("live")
@@ -187,23 +109,6 @@ def test_interval_is_refused_when_the_time_of_a_row_was_changed(sandbox: Sandbox
     before = without_run(sandbox)
     assert f"{sandbox.topic}-0 [0, 1)" in sandbox.run("march 4", interval=days(4, 5), expect=41).message
     assert without_run(sandbox) == before
-
-
-@pytest.mark.long
-def test_interval_reads_the_log_where_kafka_dropped_its_records(sandbox: Sandbox) -> None:
-    sandbox.configure(recovery="wal", wal=KEPT)
-    feed_days(sandbox, 1, 7)
-    sandbox.run("one")
-    feed_days(sandbox, 7, 11)
-    sandbox.run("two")
-    before = without_run(sandbox)
-    sandbox.topics.delete_records(sandbox.topic, {0: 10, 1: 10})
-    for name, interval, log in (("log", days(2, 4), True), ("both", days(5, 8), True), ("kafka", days(8, 10), False)):
-        sandbox.run(name, interval=interval)
-        assert without_run(sandbox) == before
-        assert any("write-ahead log" in note for note in notes(sandbox, name)) == log
-    assert by_run(sandbox) == {"log": 8, "both": 12, "kafka": 8, "one": 8, "two": 4}
-    deep(sandbox)
 
 
 def test_interval_reads_what_its_strategy_says(sandbox: Sandbox) -> None:
@@ -232,59 +137,6 @@ def test_interval_reads_what_its_strategy_says(sandbox: Sandbox) -> None:
     sandbox.run("held", interval=days(6, 8))
     assert any("hot continued as replay" in note for note in notes(sandbox, "held"))
     assert by_run(sandbox) == {"live": 22, "the log first": 4, "again": 6, "held": 8}
-    assert without_run(sandbox) == before
-
-
-@pytest.mark.long
-def test_interval_gives_up_the_same_offsets_each_time(sandbox: Sandbox) -> None:
-    """Beside records that are refused and filtered, and a segment that is damaged."""
-    sandbox.configure(
-        recovery="wal", wal=KEPT, transform={"sql": "SELECT * FROM source WHERE id % 5 <> 0"}, rows="filter"
-    )
-    feed_days(sandbox, 1, 6, bad=True)
-    sandbox.run("live")
-    feed_days(sandbox, 6, 11, bad=True)
-    sandbox.run("live again")
-    before, refused = without_run(sandbox), sandbox.quarantine()
-    sandbox.topics.delete_records(sandbox.topic, {0: 10, 1: 10})
-    sandbox.configure(
-        recovery="ignore_range", wal=KEPT, transform={"sql": "SELECT * FROM source WHERE id % 5 <> 0"}, rows="filter"
-    )
-    segments = sorted((sandbox.home / "logs").rglob("*.parquet"), key=lambda file: file.stat().st_mtime)
-    segments[0].write_bytes(segments[0].read_bytes()[:-9])
-    for name in ("damaged", "damaged again"):
-        sandbox.run(name, interval=days(1, 9))
-        assert sandbox.account(name) == sandbox.account("damaged")
-    assert sandbox.account("damaged")["lost"] > 0
-    shutil.rmtree(sandbox.home / "logs")
-    for name in ("gone", "gone again"):
-        sandbox.run(name, interval=days(1, 9))
-        assert sandbox.account(name) == sandbox.account("gone")
-    assert sandbox.account("gone")["lost"] > sandbox.account("damaged")["lost"]
-    assert (without_run(sandbox), sandbox.quarantine()) == (before, refused)
-
-
-@pytest.mark.long
-def test_interval_is_refused_when_its_records_are_gone(sandbox: Sandbox) -> None:
-    """From the source and from the log; then the topic is recreated."""
-    feed_days(sandbox, 1, 11)
-    sandbox.run("live")
-    before, version = without_run(sandbox), commands.delta(sandbox).version()
-    sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
-    for interval in (days(1, 2), days(2, 5)):
-        sandbox.run(f"gone {interval}", interval=interval, expect=21)
-    assert (without_run(sandbox), commands.delta(sandbox).version()) == (before, version)
-    sandbox.run("before the first record", interval=("2013-02-01", "2013-03-01"))
-    sandbox.run("still there", interval=days(4, 12))
-    assert without_run(sandbox) == before
-    deep(sandbox)
-    sandbox.topics.recreate(sandbox.topic, 2)
-    for count in (0, 60):  # the new topic is empty, then longer than the old one was
-        if count:
-            sandbox.topics.produce(sandbox.topic, [(n % 2, b"k", good(n), at(1, n)) for n in range(count)])
-        for interval in (days(1, 3), days(10, 12)):
-            sandbox.run(f"recreated {count} {interval}", interval=interval, expect=22)
-        sandbox.run(f"live {count}", expect=22)
     assert without_run(sandbox) == before
 
 

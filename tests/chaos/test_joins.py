@@ -14,7 +14,7 @@ from tests.chaos.cases import each
 from tests.chaos.commands import assert_conserved, days, deep, delta, listed
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 JOIN = "SELECT s.*, c.carrier FROM source s LEFT JOIN carriers c ON c.id = s.id % 2"
 Row = tuple[int, int, str]
@@ -62,7 +62,6 @@ BEGUN = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("recovery", "point"), each(BEGUN))
 def test_batch_that_is_processed_again_makes_the_same_rows(sandbox: Sandbox, recovery: str, point: str) -> None:
     joining(sandbox, recovery=recovery)
@@ -84,30 +83,6 @@ def test_batch_that_is_processed_again_makes_the_same_rows(sandbox: Sandbox, rec
     assert "tables: carriers at version" in sandbox.cli("status", sandbox.name).stderr
 
 
-@pytest.mark.long
-def test_version_that_was_vacuumed_is_refused_and_the_file_may_name_another(sandbox: Sandbox) -> None:
-    joining(sandbox)
-    carriers(sandbox, "old")
-    first = sandbox.feed(6)
-    sandbox.run("died", kill_at="rows-staged")
-    carriers(sandbox, "new")
-    newest = vacuumed(sandbox)
-    message = sandbox.run("refused", expect=10).message
-    assert "tables.carriers: version 0" in message
-    assert f"version: {newest} (the newest) below tables.carriers.delta" in message
-    assert joined(sandbox) == Counter()
-    joining(sandbox, table={"version": newest})
-    sandbox.run("chosen")
-    assert joined(sandbox) == expected(first, "new")
-    joining(sandbox)
-    carriers(sandbox, "newer")
-    second = sandbox.feed(6)
-    sandbox.run("next")
-    assert joined(sandbox) == expected(first, "new") + expected(second, "newer")
-    sandbox.assert_exact()
-
-
-@pytest.mark.long
 @pytest.mark.parametrize(("recovery", "join"), [("ignore_range", "LEFT JOIN"), ("ignore_batch", "JOIN")])
 def test_no_record_is_blamed_for_a_wrong_row_of_a_table(sandbox: Sandbox, recovery: str, join: str) -> None:
     """Spark makes numbers of all codes before it looks for those of the records."""
@@ -125,7 +100,6 @@ def test_no_record_is_blamed_for_a_wrong_row_of_a_table(sandbox: Sandbox, recove
     sandbox.assert_exact()
 
 
-@pytest.mark.long
 def test_interval_joins_the_version_of_its_run(sandbox: Sandbox) -> None:
     joining(sandbox)
     carriers(sandbox, "old")
@@ -153,7 +127,6 @@ def test_interval_joins_the_version_of_its_run(sandbox: Sandbox) -> None:
     sandbox.assert_exact()
 
 
-@pytest.mark.long
 def test_redriven_rows_join_the_newest_version(sandbox: Sandbox) -> None:
     joining(sandbox)
     carriers(sandbox, "wrong")
@@ -175,11 +148,9 @@ def at_hour(sandbox: Sandbox, hour: int, ids: range) -> None:
 
 
 def remembering(sandbox: Sandbox, recovery: str = "replay", sql: str = JOIN, **keys: Any) -> None:
-    """Join before state: of windows, unless the keys say otherwise."""
-    keys = keys if "dedupe" in keys else {"window": WINDOW, **keys}
-    joining(
-        sandbox, sql, recovery=recovery, decode={"json": {"schema": "id BIGINT, name STRING, at TIMESTAMP"}}, **keys
-    )
+    """Join before windows."""
+    decode = {"json": {"schema": "id BIGINT, name STRING, at TIMESTAMP"}}
+    joining(sandbox, sql, recovery=recovery, decode=decode, window=WINDOW, **keys)
 
 
 WINDOW = {
@@ -193,7 +164,6 @@ POINTS = {
 }
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("recovery", "point"), each(POINTS))
 def test_windows_join_the_version_with_which_a_batch_was_begun(sandbox: Sandbox, recovery: str, point: str) -> None:
     remembering(sandbox, recovery)
@@ -221,25 +191,6 @@ def test_windows_join_the_version_with_which_a_batch_was_begun(sandbox: Sandbox,
     assert deep(sandbox, "--windows")["tables"]["windows"]["windows"] == 6
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("point", ["batch-recorded", "sink-committed"])
-@pytest.mark.parametrize("recovery", ["replay", "wal"])
-def test_dedupe_remembers_the_joined_keys_of_its_account(sandbox: Sandbox, recovery: str, point: str) -> None:
-    remembering(sandbox, recovery, dedupe={"keys": ["carrier"], "within": "1h", "time": "at"})
-    carriers(sandbox, "old")
-    at_hour(sandbox, 0, range(6))
-    sandbox.run("died", kill_at=point)
-    carriers(sandbox, "new")
-    at_hour(sandbox, 0, range(6, 12))
-    sandbox.run("next")  # it makes the state of the dead run's batch, and joins what that joined
-    assert Counter(carrier for _, _, carrier in joined(sandbox)) == Counter(["old 0", "old 1"])
-    at_hour(sandbox, 0, range(12, 18))
-    sandbox.run("last")
-    assert Counter(carrier for _, _, carrier in joined(sandbox)) == Counter(["old 0", "old 1", "new 0", "new 1"])
-    assert (sandbox.total("written"), sandbox.total("filtered"), sandbox.total("lost")) == (4, 14, 0)
-
-
-@pytest.mark.long
 def test_state_is_refused_when_the_version_of_its_account_is_gone(sandbox: Sandbox) -> None:
     remembering(sandbox)
     carriers(sandbox, "old")
@@ -256,7 +207,6 @@ def test_state_is_refused_when_the_version_of_its_account_is_gone(sandbox: Sandb
     assert Counter(row["carrier"] for row in listed(sandbox)) == Counter(["new 0", "new 1"])
 
 
-@pytest.mark.long
 def test_join_that_doubles_a_record_is_refused_although_another_has_no_row(sandbox: Sandbox) -> None:
     remembering(sandbox, sql=JOIN.replace("LEFT JOIN", "JOIN"))
     write_deltalake(str(sandbox.home / "carriers"), pa.table({"id": [0, 0], "carrier": ["a", "b"]}))

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from tests.chaos import cases
+from tests.chaos.cases import long
 from tests.chaos.commands import deep
 from tests.chaos.models import dedupe, processor, windows
 from tests.fixtures.runs import Sandbox
@@ -21,10 +22,9 @@ BEFORE = ("run-planned", "window-defined")
 LANDING = ("segments-staged", "before-seal", "sealed", "seal-recorded")
 """The points that come before a batch, by way of the write-ahead log."""
 BATCH = (*cases.BATCH, "query-ended")
-DROPPED = ("batch-started", "rows-staged", "state-dropped", *BATCH[2:])
-"""The same where the state of an attempt is dropped before another one."""
 CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-sink-commit:2")
 """The batch without records, which closes windows, forgets keys or fires timers."""
+ROUND = ("sink-committed", "before-sink-commit")
 
 Model = windows.Stream | dedupe.Stream | processor.Feed
 
@@ -34,7 +34,6 @@ class Operator:
     """A model, and the event times of the records that come before each death."""
 
     model: Callable[..., Model]
-    points: tuple[str, ...] = BATCH
     window: dict[str, Any] | None = None
     step: int = 90
     tail: int = 200
@@ -63,48 +62,29 @@ OPERATORS = {
     "update-panes": Operator(windows.Updated, window={**windows.PANES, "output": "update"}, step=30, tail=120),
     "complete": Operator(windows.Completed, window=windows.COMPLETE),
     "complete-panes": Operator(windows.Completed, window={**windows.COMPLETE, "panes": "auto"}),
-    "dedupe": Operator(dedupe.Stream, points=DROPPED, step=30, tail=90),
-    "processor": Operator(lambda *of, **keys: processor.Feed(*of, also=True, **keys), points=DROPPED),
-    "processor-joined": Operator(lambda *of, **keys: processor.Feed(*of, joined=True, **keys), points=DROPPED),
-}
-IN_SINK = ("sink-committed",)
-SHORT = {name: IN_SINK for name in ("window", "panes", "sessions", "update", "dedupe", "processor")}
-FAST = ("window", "dedupe", "processor")
-"""Killed in each ``make test``; the others of :data:`SHORT` by ``make chaos`` alone."""
-
-LONG: dict[str, dict[str, list[str]]] = {
-    "replay": {
-        "every": ["window", "panes", "sessions", "update", "complete", "dedupe", "processor"],
-        "closing": ["window", "panes", "update-panes", "dedupe", "processor"],
-        "committed": ["complete-panes", "processor-joined"],
-    },
-    "hot": {"every": ["window"], "committed": ["dedupe", "processor"]},
-    "wal": {
-        "every": ["window", "panes", "dedupe"],
-        "closing": ["sliding", "dedupe"],
-        "committed": ["sessions", "update", "complete", "processor"],
-    },
+    "dedupe": Operator(dedupe.Stream, step=30, tail=90),
+    "processor": Operator(lambda *of, **keys: processor.Feed(*of, also=True, **keys)),
+    "processor-joined": Operator(lambda *of, **keys: processor.Feed(*of, joined=True, **keys)),
 }
 
 
-def deaths() -> Iterator[Any]:
-    """Yield operator, strategy and points; the name says which points."""
-    for name, points in SHORT.items():
-        marks = [] if name in FAST else [pytest.mark.long]
-        yield pytest.param(name, "replay", points, id=f"{name}-replay-committed", marks=marks)
-    for recovery, kinds in LONG.items():
-        landing, sealed = (LANDING, ("sealed",)) if recovery == "wal" else ((), ())
-        for kind, names in kinds.items():
-            for name in names:
-                points = {
-                    "every": (*BEFORE, *landing, *OPERATORS[name].points),
-                    "closing": (*sealed, *CLOSING),
-                    "committed": (*sealed, "sink-committed", "before-sink-commit"),
-                }[kind]
-                yield pytest.param(name, recovery, points, id=f"{name}-{recovery}-{kind}-long", marks=pytest.mark.long)
-
-
-@pytest.mark.parametrize(("name", "recovery", "points"), deaths())
+@pytest.mark.parametrize(
+    ("name", "recovery", "points"),
+    [
+        *((name, "replay", ("sink-committed",)) for name in ("window", "dedupe", "processor")),
+        # what is not among the recorded states, in which each point of the others is killed at, too
+        *long(
+            *((name, "replay", (*BEFORE, *BATCH)) for name in ("sessions", "complete")),
+            ("update-panes", "replay", CLOSING),
+            *((name, "replay", ROUND) for name in ("complete-panes", "processor-joined")),
+            ("window", "hot", (*BEFORE, *BATCH)),
+            *((name, "hot", ROUND) for name in ("dedupe", "processor")),
+            ("panes", "wal", (*BEFORE, *LANDING, *BATCH)),
+            ("sliding", "wal", ("sealed", *CLOSING)),
+            *((name, "wal", ("sealed", *ROUND)) for name in ("sessions", "update", "complete")),
+        ),
+    ],
+)
 def test_operator_loses_and_doubles_nothing_when_drivers_die(
     sandbox: Sandbox, name: str, recovery: str, points: tuple[str, ...]
 ) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
-from tests.chaos.commands import AGAIN, AS_TEXT, deep, delta, drain, json_of, killed, lost, notes, reset, retract, said
+from tests.chaos.commands import AGAIN, AS_TEXT, deep, delta, drain, json_of, killed, reset, retract, said
 from tests.chaos.drivers import PASSING, gated, opened
 from tests.fixtures.deltas import aged
 from tests.fixtures.runs import Driver, Sandbox, good
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 SINCE = "2026-01-01T00:00:00Z"
 BOTH = pytest.mark.parametrize("path", ["table", "table_quarantine"])
@@ -48,7 +48,6 @@ def go_on(sandbox: Sandbox) -> None:
 
 
 @BOTH
-@pytest.mark.long
 def test_table_may_be_optimized_and_vacuumed(spark: SparkSession, sandbox: Sandbox, path: str) -> None:
     fed(sandbox)
     treat(spark, sandbox, path, "OPTIMIZE {}", "OPTIMIZE {} ZORDER BY (_offset)", "VACUUM {} RETAIN 0 HOURS")
@@ -56,7 +55,6 @@ def test_table_may_be_optimized_and_vacuumed(spark: SparkSession, sandbox: Sandb
     assert "notes" not in sandbox.ledger.account(sandbox.name, "third")
 
 
-@pytest.mark.long
 def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(
     spark: SparkSession, sandbox: Sandbox
 ) -> None:
@@ -83,7 +81,6 @@ def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(
     go_on(sandbox)
 
 
-@pytest.mark.long
 def test_runs_go_on_with_tables_that_sluice_compacted_and_vacuumed(sandbox: Sandbox) -> None:
     """A live run that has staged its files meanwhile, then an interval, a redrive and another live run."""
     fed(sandbox)
@@ -109,7 +106,6 @@ def test_runs_go_on_with_tables_that_sluice_compacted_and_vacuumed(sandbox: Sand
     deep(sandbox)
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_pipeline_goes_on_from_a_backup_between_two_runs(sandbox: Sandbox, tmp_path: Path, recovery: str) -> None:
     """What docs/operations.md says: the home as a whole, the ledger by its database's own means."""
@@ -131,10 +127,6 @@ def test_pipeline_goes_on_from_a_backup_between_two_runs(sandbox: Sandbox, tmp_p
     deep(sandbox)
 
 
-# --- while a driver is dead between two commits --------------------------------------------------------------------
-
-
-@pytest.mark.long
 def test_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: SparkSession, sandbox: Sandbox) -> None:
     fed(sandbox)
     sandbox.configure(**AS_TEXT)
@@ -145,32 +137,6 @@ def test_quarantine_may_be_compacted_while_a_redrive_is_half_done(spark: SparkSe
     sandbox.run("redriven", redriven="quarantined")
     assert sandbox.sink() == sandbox.on_broker()
     deep(sandbox)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("kind", ["run", "interval"])
-def test_staged_refused_records_that_vanished_are_lost_by_name(sandbox: Sandbox, kind: str) -> None:
-    fed(sandbox)
-    sandbox.feed(6, bad_every=3)
-    part: dict[str, Any] = {}
-    if kind == "interval":
-        sandbox.run("settled")
-        part = {"interval": since()}
-    quarantined = sandbox.quarantine()
-    sandbox.run("died", kill_at="sink-committed", **part)
-    for folder in sandbox.never_committed("table_quarantine"):
-        shutil.rmtree(sandbox.home / "table_quarantine" / "batches" / folder)
-    assert "--recovery ignore_range" in sandbox.run("next", expect=41).message
-    assert sandbox.quarantine() == quarantined
-    sandbox.configure(recovery="ignore_range")
-    sandbox.run("next")
-    assert "before they reached the quarantine" in " ".join(notes(sandbox, "died"))
-    deep(sandbox, balanced=kind == "run")
-    assert kind == "interval" or sum(lost(sandbox).values()) == 2
-    sandbox.configure()
-    sandbox.run("made good", **({"interval": since()} if part else {"redriven": "lost"}))
-    assert kind == "interval" or deep(sandbox)
-    assert sandbox.sink() + sandbox.quarantine() == sandbox.on_broker()
 
 
 # --- while a driver is held ----------------------------------------------------------------------------------------
@@ -184,7 +150,6 @@ def held(sandbox: Sandbox, **options: Any) -> Driver:
     return driver
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("who", ["interval", "redrive"])
 def test_driver_that_was_held_beside_a_reset_writes_nothing_twice(sandbox: Sandbox, who: str) -> None:
     drain(sandbox, 6, "first")
@@ -198,7 +163,6 @@ def test_driver_that_was_held_beside_a_reset_writes_nothing_twice(sandbox: Sandb
     deep(sandbox)
 
 
-@pytest.mark.long
 def test_interval_that_was_held_beside_a_retraction_brings_nothing_back(sandbox: Sandbox) -> None:
     drain(sandbox, 6, "first")
     driver = held(sandbox, interval=since())
@@ -210,10 +174,6 @@ def test_interval_that_was_held_beside_a_retraction_brings_nothing_back(sandbox:
     deep(sandbox)
 
 
-# --- metadata columns ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.long
 def test_transform_that_rewrites_metadata_columns_commits_nothing(sandbox: Sandbox) -> None:
     since = int(time.time() * 1000) - 1000
     sandbox.produce([(n % 2, None, good(n), since + n) for n in range(4)])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -109,20 +108,6 @@ def test_pattern_topic_that_was_deleted_is_lost_by_name_as_far_as_it_was_seen_an
     sandbox.run("again", expect=22)
 
 
-@LONG
-def test_pattern_topic_that_is_new_and_trimmed_is_refused_or_lost_by_name(sandbox: Sandbox) -> None:
-    by_pattern(sandbox)
-    drain(sandbox, 4, "first")
-    name = created(sandbox, "b", 8)
-    sandbox.topics.delete_records(name, {0: 3})
-    sandbox.produced = [r for r in sandbox.produced if not (r[0] == name and r[1] == 0 and r[2] < 3)]
-    assert f"{name}-0 [0, 3)" in sandbox.run("second", expect=21).message
-    by_pattern(sandbox, recovery="ignore_range")
-    sandbox.run("third")
-    audited(sandbox)
-    assert [str(r.range) for r in sandbox.ledger.lost(sandbox.name)] == [f"{name}-0 [0, 3)"]
-
-
 def test_pattern_that_matches_no_topic_is_an_error(sandbox: Sandbox) -> None:
     sandbox.configure(source={"kafka": {"pattern": f"{sandbox.topic}x+"}})
     assert "source.kafka.pattern" in sandbox.run("first", expect=10).message
@@ -141,26 +126,4 @@ def test_pattern_redrives_offsets_of_a_topic_that_it_no_longer_matches(sandbox: 
     assert {row["held by"] for row in json_of(sandbox, "redrive", "--dry-run")} == {"kafka"}
     said(sandbox, "redrive", "--range", f"{name}:0:0-3")
     sandbox.run("rest", redriven="lost")
-    audited(sandbox)
-
-
-@LONG
-def test_pattern_topic_that_no_longer_matches_is_named_and_left_behind_by_a_reset(sandbox: Sandbox) -> None:
-    by_pattern(sandbox)
-    sandbox.feed(2)
-    created(sandbox, "b", 2)
-    sandbox.run("first")
-    sandbox.configure(source={"kafka": {"pattern": sandbox.topic}})
-    assert f"{sandbox.topic}.b'" in sandbox.run("second", expect=10).message
-    said(sandbox, "reset", "--reason", "narrower")
-    drain(sandbox, 2, "third")
-    # what was read of it is still in the table and in Kafka
-    sandbox.run("again", interval=("2020-01-01T00:00:00Z", datetime.now(UTC).isoformat()))
-    assert sandbox.account("again")["written"] == 6
-    said(sandbox, "retract", "again", "--reason", "wrong", expect=10)
-    audited(sandbox)
-    by_pattern(sandbox)
-    sandbox.run("wider", expect=10)
-    said(sandbox, "reset", "--reason", "wider")
-    sandbox.run("fourth")
     audited(sandbox)

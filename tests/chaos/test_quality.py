@@ -1,23 +1,25 @@
-"""Whole runs and their verdicts: refused and lost records count, and a failed verdict holds later runs if it is to."""
+"""Whole runs and their verdicts: refused records and runs unlike those before count; a failed verdict may hold runs."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 from unittest import mock
 
 import pytest
-from tests.chaos.commands import AS_NUMBER, below, drain, killed, said, suite
+from tests.chaos.commands import AS_NUMBER, below, drain, said, suite
 from tests.fixtures.runs import Sandbox, good
 
 import job
 from sluice.errors import ExitCode, QualityError
 from sluice.run.actions import Validate
 from sluice.run.decision import accept
+from sluice.run.verdict import faults
 from sluice.wal import WriteAheadLog
 from sluice_spark.engine.session import session as open_session
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 _DAY = 86_400_000
 _EPOCH = 1_356_998_400_000
@@ -37,7 +39,6 @@ def verdict(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     return before
 
 
-@pytest.mark.long
 def test_refused_records_count_in_the_verdict_of_each_kind_of_run(sandbox: Sandbox) -> None:
     not_null = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "id"}}
     sandbox.configure(quality=suite(sandbox, not_null))
@@ -71,7 +72,6 @@ def test_refused_records_count_in_the_verdict_of_each_kind_of_run(sandbox: Sandb
     assert verdict(sandbox, "redriven") == ("passed", [])
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["replay", "wal"])
 def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, recovery: str) -> None:
     """The log goes on landing meanwhile; afterwards each record is there once."""
@@ -98,7 +98,6 @@ def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, re
     sandbox.assert_exact()
 
 
-@pytest.mark.long
 def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sandbox) -> None:
     """A run whose driver died is validated as far as the ledger has it, its other rows behind the next run."""
     sandbox.configure(quality={**suite(sandbox, below(2)), "on_failed": "hold"})
@@ -110,19 +109,35 @@ def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sa
     sandbox.run("held", validate=True, expect=ExitCode.HELD)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("point", "command"),
-    [("sink-committed", ("retract", "bad")), ("epoch-closed", ("reset", "--from", "latest", "--truncate", "--yes"))],
-    ids=["retract", "reset"],
-)
-def test_pipeline_is_held_no_more_when_a_dead_command_took_the_rows_back(
-    sandbox: Sandbox, point: str, command: tuple[str, ...]
-) -> None:
-    sandbox.configure(quality={**suite(sandbox, below(2)), "on_failed": "hold"})
-    drain(sandbox, 6, "bad", validate=True)
-    sandbox.run("held", validate=True, expect=ExitCode.HELD)
-    killed(sandbox, point, *command, "--reason", "x")
-    assert not sandbox.sink()
-    said(sandbox, "run", "--run", "next")
-    sandbox.assert_balanced()
+def found_of(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
+    """The verdict of a run, and the names of its faults."""
+    row = sandbox.ledger.known_run(sandbox.name, run)
+    wrong = {**(row.judgement or {}), "made_by": None}
+    return row.verdict, sorted(fault.partition(":")[0] for fault in faults(wrong))
+
+
+def test_run_unlike_those_before_holds_until_it_is_the_new_normal(sandbox: Sandbox) -> None:
+    def fed(count: int, name: str | None) -> None:
+        sandbox.produce([(n % 2, b"k", json.dumps({"id": n % 10, "name": name}).encode()) for n in range(count)])
+
+    history = {"at_least": 3, "severity": "critical", "volume": True, "columns": {"name": ["nulls"], "id": ["mean"]}}
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, quality={"history": history, "on_failed": "hold"})
+    for number in range(3):
+        fed(40, "n")
+        sandbox.run(f"r{number}", validate=True)
+        assert found_of(sandbox, f"r{number}") == ("passed", [])
+    fed(90, None)
+    sandbox.run("odd", validate=True, kill_at="judged")
+    sandbox.run("odd", validate=True)
+    assert found_of(sandbox, "odd") == ("failed", ["history.nulls(name)", "history.volume"])
+    shown = sandbox.cli("verdict", sandbox.name, "odd")
+    assert "history.nulls(name): 100 %" in shown.stderr
+    assert "mean(id)" in shown.stdout
+    fed(90, None)
+    held = sandbox.run("held", validate=True, expect=ExitCode.HELD)
+    assert "history.volume: 90" in held.stderr
+    done = sandbox.cli("accept", sandbox.name, "odd", "--reason", "a new shop", "--new-normal")
+    assert done.returncode == 0, done.stderr
+    sandbox.run("next", validate=True)
+    assert found_of(sandbox, "next") == ("passed", []), "too few runs are compared with: nothing fails"
+    sandbox.assert_exact()

@@ -13,7 +13,7 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import pytest
 from tests.chaos.commands import drain
@@ -25,20 +25,40 @@ pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.ma
 KILLS = int(os.environ.get("SLUICE_CHAOS_KILLS", "1"))
 SEED = int(os.environ.get("SLUICE_CHAOS_SEED", random.SystemRandom().randrange(1 << 32)))
 
-BATCH = 8
 FED = 10
-POISON = {"transform": {"python": "poison:dying"}}
 
 
 @dataclass
-class Moments:
-    """Draws when a driver dies: at some length of its log, and a little later, whatever the machine's pace is."""
+class Drawn:
+    """A sandbox whose drivers die by chance: at some length of their logs and a little later, whatever the pace is."""
 
+    sandbox: Sandbox
     chance: random.Random
-    longest: int = field(default=500, init=False)
+    env: dict[str, str]
+    kills: int = 0
+    attempts: int = 0
+    longest: int = 500
     """The length of the longest log so far, but for the line that a run ends with."""
 
-    def await_one(self, driver: Driver) -> bool:
+    def attempt(self) -> None:
+        """Feed, start a driver (of the same run or another) and kill it, unless it is through before its moment."""
+        self.attempts += 1
+        self.sandbox.feed(self.chance.randrange(FED + 1), bad_every=7)
+        driver = self.sandbox.start(f"run-{self.attempts // 2}", **self.env)
+        try:
+            alive = self.await_moment(driver)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                driver.signal(signal.SIGKILL)
+        end = driver.wait()
+        assert end.code in (0, KILLED), end.stderr[-6000:]
+        self.kills += alive and end.code == KILLED
+        seen = self.sandbox.sink() + self.sandbox.quarantine()
+        when = f"kill {self.kills}, {len(end.stderr)} bytes into its log"
+        assert set(seen.values()) <= {1}, f"rows are visible twice after {when}"
+        assert seen <= Counter(self.sandbox.produced), f"rows of nothing after {when}"
+
+    def await_moment(self, driver: Driver) -> bool:
         """Return when the moment has come: True when the driver still lives."""
         # the last lines of a log come at once: a moment among them is mostly one behind the end
         length, later = self.chance.randrange(self.longest * 3 // 4), self.chance.random() / 2
@@ -50,41 +70,6 @@ class Moments:
         return driver.process.poll() is None
 
 
-@dataclass
-class Drawn:
-    """A sandbox whose drivers die by chance."""
-
-    sandbox: Sandbox
-    chance: random.Random
-    env: dict[str, str]
-    kills: int = 0
-    attempts: int = 0
-
-    def __post_init__(self) -> None:
-        self.moments = Moments(self.chance)
-
-    def attempt(self) -> None:
-        """Feed, start a driver (of the same run or another) and kill it, unless it is through before its moment."""
-        self.attempts += 1
-        self.sandbox.feed(self.chance.randrange(FED + 1), bad_every=7)
-        driver = self.sandbox.start(f"run-{self.attempts // 2}", **self.env)
-        try:
-            alive = self.moments.await_one(driver)
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                driver.signal(signal.SIGKILL)
-        end = driver.wait()
-        assert end.code in (0, KILLED), end.stderr[-6000:]
-        self.kills += alive and end.code == KILLED
-        self.look(f"kill {self.kills}, {len(end.stderr)} bytes into its log")
-
-    def look(self, when: str) -> None:
-        """Check what must hold at any moment."""
-        seen = self.sandbox.sink() + self.sandbox.quarantine()
-        assert set(seen.values()) <= {1}, f"rows are visible twice after {when}"
-        assert seen <= Counter(self.sandbox.produced), f"rows of nothing after {when}"
-
-
 @pytest.mark.timeout(600 + 120 * KILLS)
 @pytest.mark.parametrize("strategy", ["replay", "wal", "hot", "ignore_range", "ignore_batch"])
 def test_drivers_that_die_at_random_moments_leave_each_record_in_one_place_once(
@@ -93,7 +78,8 @@ def test_drivers_that_die_at_random_moments_leave_each_record_in_one_place_once(
     print(f"SLUICE_CHAOS_SEED={SEED}")
     chance = random.Random(f"{SEED} {strategy}")
     ignores = strategy.startswith("ignore")
-    sandbox.configure(recovery=strategy, kafka={"max_records_per_batch": BATCH}, **(POISON if ignores else {}))
+    poison = {"transform": {"python": "poison:dying"}} if ignores else {}
+    sandbox.configure(recovery=strategy, kafka={"max_records_per_batch": 8}, **poison)
     deadly = [n for n in range(FED * (4 * KILLS + 6)) if n % 11 == 5 and n % 7] if ignores else []
     drawn = Drawn(sandbox, chance, {"POISON_IDS": ",".join(map(str, deadly))})
     while drawn.kills < KILLS and drawn.attempts < 10 * (KILLS + 1):
@@ -108,7 +94,6 @@ def test_drivers_that_die_at_random_moments_leave_each_record_in_one_place_once(
         f"{strategy:13} {drawn.kills:3} kills in {drawn.attempts:3} runs, {sum(seen.values()):4} rows, "
         f"{sum(gone.values()):3} lost, {doubled} doubled, {unaccounted} unaccounted   SLUICE_CHAOS_SEED={SEED}"
     )
-    assert (doubled, unaccounted) == (0, 0)
     assert seen + gone == fed
     if strategy == "ignore_range":
         assert gone == Counter(place for n, place in enumerate(sandbox.produced) if n in set(deadly))

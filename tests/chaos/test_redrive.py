@@ -10,8 +10,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 from tests.chaos.commands import assert_conserved, deep, drain, json_of, lost, redrive, said, versions
-from tests.chaos.drivers import PASSING
-from tests.fixtures.runs import Sandbox, refuse_a_topic_made_anew
+from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
@@ -41,17 +40,6 @@ def test_redrive_writes_lost_records_that_are_poison_no_more(sandbox: Sandbox) -
     before = versions(sandbox)
     assert "nothing to redrive" in redrive(sandbox)
     assert versions(sandbox) == before
-
-
-def test_redrive_of_a_topic_that_is_recreated_meanwhile_is_refused(sandbox: Sandbox) -> None:
-    sandbox.configure(transform=DYING, recovery="ignore_batch")
-    drain(sandbox, 6, "lossy", POISON_IDS="1")
-    assert lost(sandbox) == Counter(sandbox.produced)
-    sandbox.configure(**PASSING)
-    driver = sandbox.start("again", gate_at="rows-staged", redriven="lost")
-    refuse_a_topic_made_anew(sandbox, driver)
-    assert not sandbox.sink()
-    assert lost(sandbox) == Counter(sandbox.produced)
 
 
 def test_records_older_than_a_retention_are_dropped_from_the_quarantine(sandbox: Sandbox) -> None:

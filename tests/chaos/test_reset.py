@@ -16,35 +16,6 @@ from tests.fixtures.runs import Sandbox
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 
-def test_reset_goes_on_after_a_lost_checkpoint_and_waits_for_a_run(sandbox: Sandbox) -> None:
-    drain(sandbox, 6, "first")
-    shutil.rmtree(sandbox.home / "checkpoints" / sandbox.name)
-    sandbox.feed(3)
-    assert f"sluice reset {sandbox.name} --reason" in sandbox.run("second", expect=41).message
-    assert "6 offsets" in reset(sandbox, "--from=earliest", expect=10), "they would be written twice"
-    with sandbox.ledger.acquire(sandbox.name, "at work"):
-        reset(sandbox, expect=40)
-    reset(sandbox)
-    sandbox.run("second")
-    assert sandbox.account("second")["planned"] == 3
-    assert_conserved(sandbox)
-
-
-def test_reset_reads_a_recreated_topic_when_the_former_rows_have_left(sandbox: Sandbox) -> None:
-    drain(sandbox, 6, "first")
-    sandbox.topics.recreate(sandbox.topic, 2)
-    sandbox.produced.clear()
-    sandbox.feed(8, bad_every=4)
-    assert "sluice reset" in sandbox.run("second", expect=22).message
-    reset(sandbox, expect=10)
-    reset(sandbox, *AGAIN, expect=10)
-    reset(sandbox, *AGAIN, "--yes")
-    assert not lost(sandbox)
-    deep(sandbox)
-    sandbox.run("second")
-    assert_conserved(sandbox)
-
-
 def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -> None:
     drain(sandbox, 6, "first", bad_every=3)
     part = f"{sandbox.topic}:1:0-1"
@@ -65,37 +36,6 @@ def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -
         retract(sandbox, part)
         redrive(sandbox)
         assert_conserved(sandbox)
-
-
-def test_records_that_the_log_alone_holds_are_redriven_after_a_reset(sandbox: Sandbox) -> None:
-    keys: dict[str, Any] = {"recovery": "wal", "kafka": {"max_records_per_batch": 100}}
-    sandbox.configure(**keys)
-    drain(sandbox, 6, "first")
-    sandbox.configure(**keys, transform={"python": "poison:dying"})
-    drain(sandbox, 8, "landed", expect=None, POISON_IDS="6")
-    assert len(sandbox.sink()) == 6, "landed, and not applied"
-    sandbox.configure(**keys)
-    sandbox.topics.delete_records(sandbox.topic, {0: 5, 1: 5})
-    reset(sandbox)
-    assert sum(lost(sandbox).values()) == 4
-    deep(sandbox)
-    drain(sandbox, 2, "second")
-    assert sandbox.account("second")["planned"] == 6
-    assert_conserved(sandbox)
-    redrive(sandbox)
-    retract(sandbox, *(f"{sandbox.topic}:{n}:0-7" for n in (0, 1)))  # landed in both epochs
-    redrive(sandbox)
-    assert not lost(sandbox)
-    assert_conserved(sandbox)
-    reset(sandbox, *AGAIN, expect=10)
-    skipped = commands.json_of(sandbox, "reset", "--reason", "x", *AGAIN, "--dry-run")["skipped"]
-    assert sum(end - start for *_, start, end in skipped) == 10
-    reset(sandbox, *AGAIN, "--yes")
-    sandbox.run("third")
-    assert_conserved(sandbox)
-    redrive(sandbox)
-    assert not lost(sandbox)
-    assert_conserved(sandbox)
 
 
 @pytest.mark.parametrize("kind", ["files", "postgres", "iceberg"])

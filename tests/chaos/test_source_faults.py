@@ -6,7 +6,6 @@ What is refused before a run, case by case, is in tests/unit/run/test_preflight.
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 from collections import Counter
@@ -14,17 +13,12 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from kafka.errors import KafkaError
-from pyspark.sql import SparkSession
 from tests.chaos.cases import LONG, long
 from tests.chaos.commands import drain, listed, said
 from tests.chaos.drivers import PASSING, gated, lost, opened
-from tests.fixtures.node import SecondNode
-from tests.fixtures.runs import KeptSandbox, Sandbox, await_that, good, refuse_a_topic_made_anew
+from tests.fixtures.runs import Sandbox, good, refuse_a_topic_made_anew
 
-from sluice.errors import SluiceError
 from sluice.home import Home
-from sluice.local.kafka import Topics
 from sluice.run.checkpoint import Checkpoint
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
@@ -89,13 +83,6 @@ def test_kafka_log_that_lost_its_end_and_went_on_is_refused_by_each_run_until_a_
     assert sandbox.account("behind")["written"] == 5
 
 
-@pytest.mark.long
-def test_kafka_topic_without_records_is_an_empty_run(sandbox: Sandbox) -> None:
-    sandbox.run("empty")
-    row = sandbox.ledger.known_run(sandbox.name, "empty")
-    assert (row.state, row.verdict, sandbox.account("empty")["planned"]) == ("done", "empty", 0)
-
-
 @LONG
 def test_kafka_source_reads_a_topic_that_is_added_from_its_beginning_and_leaves_none_out(sandbox: Sandbox) -> None:
     """Spark logs positions of all topics together: without one it would take the file for a loss, or read it twice."""
@@ -125,20 +112,6 @@ def test_kafka_partition_that_is_added_behind_a_killed_run_is_read_from_its_begi
     sandbox.assert_exact()
     assert sandbox.account("r")["written"] == 16
     assert {p for _, p, _ in sandbox.sink()} == {0, 1, 2}
-
-
-@LONG
-def test_way_out_of_a_table_that_does_not_fit_leads_out(sandbox: Sandbox) -> None:
-    drain(sandbox, 4, "first")
-    other = {"decode": {"json": {"schema": "id BIGINT, name STRING, more STRING"}}}
-    sandbox.configure(**other)
-    drain(sandbox, 2, "misfit", expect=10)
-    sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
-    assert f"sluice reset {sandbox.name}" in sandbox.run("half of it", expect=41).message
-    sandbox.name += "-other"
-    sandbox.configure(**other, sink={"delta": {"path": "elsewhere"}})
-    sandbox.run("all of it")
-    assert sandbox.offsets("elsewhere") == Counter(sandbox.produced)
 
 
 # --- while a run reads -----------------------------------------------------------------------------------------------
@@ -211,32 +184,4 @@ def test_kafka_broker_that_dies_or_pauses_in_a_batch_is_waited_for(sandbox: Sand
         finally:
             sandbox.broker.resume()
     opened(driver)
-    sandbox.assert_exact()
-
-
-@LONG
-def test_kafka_partition_without_a_leader_stops_the_run_and_with_one_it_goes_on(
-    spark: SparkSession, second_node: SecondNode, tmp_path: Path
-) -> None:
-    second_node.create("orders", {0: 1, 1: 2})
-    topics = Topics(second_node.first.bootstrap)
-
-    def led() -> bool:
-        try:
-            return len(topics.ends("orders")) == 2
-        except (KafkaError, SluiceError):
-            return False
-
-    sandbox = KeptSandbox(tmp_path / "home", second_node.first, topics, "orders", spark=spark)
-    drain(sandbox, 8, "before", bad_every=4)
-    sandbox.feed(8, bad_every=4)
-    before = sandbox.sink()
-    second_node.kill()
-    assert "orders" in sandbox.run("without", expect=20).message
-    assert sandbox.sink() == before
-    (lag,) = json.loads(sandbox.cli("lag", str(sandbox.file), "--json").stdout)
-    assert lag["verdict"] == "UNKNOWN"
-    second_node.start()
-    await_that(led, "both partitions have leaders again")
-    sandbox.run("without")
     sandbox.assert_exact()

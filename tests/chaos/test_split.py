@@ -1,4 +1,4 @@
-"""Rows that break a critical expectation are split off in the run itself, whatever kills it."""
+"""Rows that break a critical expectation are split off in the run itself; recorded states kill it at each point."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.chaos.commands import listed, said, suite
 from tests.fixtures.runs import Sandbox
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 Placed = list[tuple[str, int, int]]
 
@@ -56,50 +56,25 @@ BETWEEN = ("expect_column_values_to_be_between", "number")
 NULL = ("expect_column_values_to_not_be_null", "name")
 
 
-def split(bad: Placed, unreadable: Placed) -> dict[Any, Any]:
-    """Return the rules that records must be refused by."""
-    return {**dict(zip(bad, (BETWEEN, NULL, BETWEEN), strict=True)), unreadable[0]: ("json", None)}
-
-
-@pytest.mark.long
-def test_killed_run_splits_each_row_once(sandbox: Sandbox) -> None:
-    """Recorded states have each other point."""
-    configure(sandbox, 0)
-    sound, bad, unreadable = produce(sandbox, 0)
-    broken = split(bad, unreadable)
-    sandbox.run("r", kill_at="sink-committed")
-    assert set((sandbox.sink() + sandbox.quarantine()).values()) <= {1}
-    sandbox.run("r", validate=True)
-    sandbox.assert_exact()
-    assert sandbox.sink() == Counter(sound)
-    assert refused(sandbox) == broken
-    account = sandbox.account("r")
-    assert (account["written"], account["quarantined"]) == (6, 4)
-    row = sandbox.ledger.known_run(sandbox.name, "r")
-    assert row.verdict == "warned"
-    by_type = {result["expectation"]: result for result in (row.judgement or {})["results"]}
-    assert by_type["expect_column_values_to_be_in_set"]["unexpected_count"] == 3
-    assert by_type[BETWEEN[0]]["success"] is True
-
-    configure(sandbox, -5)  # lets some pass, and a redrive goes by the suite of now
-    sandbox.run("again", redriven="quarantined")
-    passed = next(key for key, rule in broken.items() if rule == BETWEEN)
-    assert sandbox.sink() == Counter([*sound, passed])
-    assert refused(sandbox) == {key: rule for key, rule in broken.items() if key != passed}
-
-
-@pytest.mark.long
 @pytest.mark.parametrize("recovery", ["wal", "hot", "ignore_batch", "ignore_range"])
-def test_every_strategy_splits(sandbox: Sandbox, recovery: str) -> None:
+def test_every_strategy_splits_and_a_redrive_goes_by_the_suite_of_now(sandbox: Sandbox, recovery: str) -> None:
     configure(sandbox, 0, recovery=recovery)
     good, bad, unreadable = produce(sandbox, 0)
     sandbox.run("r", validate=True)
     sandbox.assert_exact()
-    assert sandbox.sink() == Counter(good)
-    assert refused(sandbox) == split(bad, unreadable)
+    broken = {**dict(zip(bad, (BETWEEN, NULL, BETWEEN), strict=True)), unreadable[0]: ("json", None)}
+    assert (sandbox.sink(), refused(sandbox)) == (Counter(good), broken)
+    row = sandbox.ledger.known_run(sandbox.name, "r")
+    assert row.verdict == "warned"
+    by_type = {result["expectation"]: result for result in (row.judgement or {})["results"]}
+    assert by_type["expect_column_values_to_be_in_set"]["unexpected_count"] == 3
+
+    configure(sandbox, -5, recovery=recovery)  # lets one pass
+    sandbox.run("again", redriven="quarantined")
+    assert sandbox.sink() == Counter([*good, bad[0]])
+    assert refused(sandbox) == {key: rule for key, rule in broken.items() if key != bad[0]}
 
 
-@pytest.mark.long
 def test_interval_replaces_rows_that_were_split(sandbox: Sandbox) -> None:
     configure(sandbox, 0)
     good, bad, unreadable = produce(sandbox, 0)
@@ -110,7 +85,6 @@ def test_interval_replaces_rows_that_were_split(sandbox: Sandbox) -> None:
     assert refused(sandbox).keys() == {*bad, *unreadable, *good[:3]}
 
 
-@pytest.mark.long
 def test_split_takes_a_bound_without_a_zone_as_utc_on_any_machine(sandbox: Sandbox) -> None:
     since = {"column": "at", "min_value": "2013-01-01T00:00:00"}
     quality = {**suite(sandbox, expect("be_between", **since)), "split": "critical"}

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from kafka.admin import ConfigResource, ConfigResourceType, KafkaAdminClient
 from pyspark.sql import SparkSession
-from tests.chaos.cases import BATCH, long
+from tests.chaos.cases import BATCH
 from tests.chaos.commands import deep, notes
 from tests.chaos.models.planned import MINUTE, milliseconds, minute
 from tests.chaos.models.windows import HOURLY, PANES, SESSIONS, SLIDING, UPDATED, Stream, event, rows_of, stream_of
@@ -22,7 +22,7 @@ from sluice.local.kafka import Broker, Topics
 from sluice.run.interval import Interval
 from sluice_spark.runs.window_interval import WindowIntervalRun
 
-pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
+pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
 
 GAP = 10 * MINUTE
 POINTS = ("run-planned", *BATCH)
@@ -63,10 +63,9 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay") -
     return stream
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(
     ("window", "recovery"),
-    [(SLIDING, "replay"), *long((HOURLY, "wal"), (UPDATED, "replay"), (PANES, "replay"))],
+    [(SLIDING, "replay"), (HOURLY, "wal"), (UPDATED, "replay"), (PANES, "replay")],
     ids=["sliding", "by-the-log", "update", "panes"],
 )
 def test_interval_makes_its_windows_again_and_no_others(
@@ -96,7 +95,6 @@ def test_interval_makes_its_windows_again_and_no_others(
     assert deep(sandbox)["problems"] == []
 
 
-@pytest.mark.long
 def test_sliding_interval_keeps_a_refused_record_until_all_of_its_windows_have_it(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, SLIDING, limit=100)
     stream.configure(rules=[{"name": "known", "sql": {"passes": "k <> 'odd'"}}])
@@ -116,37 +114,6 @@ def test_sliding_interval_keeps_a_refused_record_until_all_of_its_windows_have_i
         sandbox.assert_balanced()
 
 
-@pytest.mark.long
-def test_change_of_the_file_reaches_the_windows_of_the_interval_alone(sandbox: Sandbox) -> None:
-    """One kind of record is decoded only now, another no more; both are where they belong, once."""
-    stream = stream_of(sandbox, HOURLY, limit=100)
-    stream.feed(0, 200, 16, bad=True)
-    odd = sandbox.produce([(0, b"", event(minute(n), "a", v)) for n, v in ((70, "7"), (5, "8"))])
-    stream.feed(200, 300, 8, run="live")
-    until, before = closed_to(sandbox), stream.held()
-    assert set(odd) <= set(sandbox.quarantine())
-    stream.configure(
-        decode={"json": {"schema": "at TIMESTAMP, k STRING, v STRING"}},
-        rules=[{"name": "not_b", "sql": {"passes": "k <> 'b'"}}],
-        transform=adding(1000, to="cast(v AS INT)"),
-    )
-    of_a = [value for at, key, value in filter(None, stream.records.values())
-            if minute(60) <= at < minute(120) and key == "a"]  # fmt: skip
-    again = rows_of({(minute(60), minute(120), "a"): [value + 1000 for value in [*of_a, 7]]})
-    refused = {(sandbox.topic, *place) for place, r in stream.records.items() if r is None or r[1] == "b"}
-    for run in ("changed", "again"):
-        sandbox.run(run, interval=interval(60, 120))
-        assert stream.held() == elsewhere(before, 60, 120, until) + again
-        # the other one that decodes now belongs to an hour outside of the interval
-        assert sandbox.quarantine() == Counter([*refused, odd[1]])
-        assert any("are refused now and were not" in note for note in notes(sandbox, run)) is (run == "changed")
-        sandbox.assert_balanced()
-    sandbox.run("that hour", interval=interval(0, 60))
-    assert odd[1] not in sandbox.quarantine()
-    sandbox.assert_balanced()
-
-
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_killed_interval_leaves_all_of_its_windows_or_none(sandbox: Sandbox) -> None:
     stream = fed(sandbox, SLIDING)
@@ -168,7 +135,6 @@ def test_killed_interval_leaves_all_of_its_windows_or_none(sandbox: Sandbox) -> 
     assert sandbox.never_committed() == set()
 
 
-@pytest.mark.long
 def test_interval_needs_the_records_of_its_own_windows_alone(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, HOURLY)
     stream.feed(0, 60, 10, run="first")
@@ -183,7 +149,6 @@ def test_interval_needs_the_records_of_its_own_windows_alone(sandbox: Sandbox) -
     sandbox.assert_balanced()
 
 
-@pytest.mark.long
 def test_windows_of_times_without_records_are_removed(sandbox: Sandbox) -> None:
     """The file moved records to another time, and was put right again: no batch has records of that time."""
     stream = stream_of(sandbox, HOURLY, limit=100)
@@ -200,7 +165,6 @@ def test_windows_of_times_without_records_are_removed(sandbox: Sandbox) -> None:
     sandbox.assert_balanced()
 
 
-@pytest.mark.long
 def test_interval_is_refused_when_records_were_compacted_away(
     spark: SparkSession, broker: Broker, topics: Topics, topic: Callable[..., str], tmp_path: Path
 ) -> None:
@@ -257,7 +221,6 @@ def made_again(stream: Stream, rows: Counter[Any], first: int, last: int, until:
     return stay + rows_of({(s, e, k): values for k, s, e, values in whole if mine(s, e)})
 
 
-@pytest.mark.long
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(("recovery", "points"), [("replay", ("sink-committed",)), ("wal", POINTS)])
 def test_interval_makes_its_sessions_again(sandbox: Sandbox, recovery: str, points: tuple[str, ...]) -> None:
@@ -288,7 +251,6 @@ def test_interval_makes_its_sessions_again(sandbox: Sandbox, recovery: str, poin
     assert any("an interval made them again" in why for why in report["unproved"])
 
 
-@pytest.mark.long
 def test_record_that_decodes_now_joins_the_session_of_all_records(sandbox: Sandbox) -> None:
     """Alone, one of the two would begin a session of the interval, and the other one would not belong to its own."""
     stream = stream_of(sandbox, SESSIONS, limit=100)
@@ -310,7 +272,6 @@ def test_record_that_decodes_now_joins_the_session_of_all_records(sandbox: Sandb
     sandbox.assert_balanced()
 
 
-@pytest.mark.long
 def test_sessions_that_the_file_divides_are_replaced_together_or_not_at_all(sandbox: Sandbox) -> None:
     stream = stream_of(sandbox, SESSIONS, limit=100)
     values = [(40, 1), (48, 2), (56, 1), (63, 1), (70, 2), (77, 1), (300, 1)]
@@ -333,7 +294,6 @@ def test_sessions_that_the_file_divides_are_replaced_together_or_not_at_all(sand
     sandbox.assert_balanced()
 
 
-@pytest.mark.long
 def test_intervals_whose_sessions_may_touch_are_rivals() -> None:
     def note(first: int, last: int, reach: int | None) -> dict[str, Any]:
         windows = {"rows": 1} if reach is None else {"rows": 1, "reach": milliseconds(minute(reach))}

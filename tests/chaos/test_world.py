@@ -32,9 +32,6 @@ from sluice.local.kafka import Broker, Topics
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 
-# --- Hadoop ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("pipeline", [{}, *long({"dedupe": {"keys": ["id"], "time": "_timestamp", "within": "1h"}})])
 @pytest.mark.parametrize("engine", ["auto", *long("spark")])
 def test_driver_beside_a_hadoop_client_reads_and_writes_its_own_paths(
