@@ -22,7 +22,7 @@ from tests.fixtures.ledgers import attempt
 from tests.fixtures.pipelines import modelled
 from tests.fixtures.specs import run_cli
 from tests.unit.cli.conftest import Sluice
-from tests.unit.delta.test_tables import QUARANTINE, entry
+from tests.unit.delta.test_tables import entry
 from typer.testing import CliRunner
 
 import job
@@ -146,7 +146,7 @@ def test_command_refuses(story: Place, sluice: Sluice, line: str) -> None:
     """Nothing starts and nothing changes; an unknown name is not reported as balanced."""
     command, *arguments = shlex.split(line)
     before = story.ledger.events("p")
-    write_deltalake(f"{story.path}_quarantine", pa.Table.from_pylist([entry(3, "json", b"{")], QUARANTINE))
+    write_deltalake(f"{story.path}_quarantine", pa.Table.from_pylist([entry(3, "json", b"{")]))
     assert sluice(command, *arguments).exit_code == ExitCode.CONFIG
     sluice.recorded(command)
     for option in ("--dry-run", "--quarantined") if command == "redrive" else ():

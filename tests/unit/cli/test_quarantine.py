@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from tests.fixtures.books import Place, split
 from tests.fixtures.deltas import aged
 from tests.unit.cli.conftest import Sluice
-from tests.unit.delta.test_tables import QUARANTINE, ZERO, entry
+from tests.unit.delta.test_tables import ZERO, entry
 
 from sluice.cli import redrive as command
 from sluice.connections import Connection, variable_of
@@ -35,7 +35,7 @@ def file(place: Place) -> str:
 def full(file: str, tmp_path: Path) -> str:
     """A pipeline with three refused records."""
     rows = [entry(n, "json" if n % 2 else "type", b'{"id": [bold]%d' % n, None if n % 2 else "id") for n in range(3)]
-    write_deltalake(str(tmp_path / "p_quarantine"), pa.Table.from_pylist(rows, QUARANTINE))
+    write_deltalake(str(tmp_path / "p_quarantine"), pa.Table.from_pylist(rows))
     return file
 
 

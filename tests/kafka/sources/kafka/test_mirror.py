@@ -18,8 +18,9 @@ from tests.fixtures.runs import Sandbox, await_that
 from sluice.launch import jars
 from sluice.local.kafka import Broker
 from sluice.local.machine import java
+from sluice.sources.base import CopyError
 from sluice.sources.kafka import KafkaSettings
-from sluice.sources.kafka.mirror import MirrorError, mirror
+from sluice.sources.kafka.mirror import mirror
 
 pytestmark = pytest.mark.kafka
 
@@ -62,7 +63,7 @@ def test_kafka_group_shows_positions_and_their_batch(broker: Broker, topic: Call
 def test_kafka_group_with_live_members_is_left_alone(broker: Broker, topic: Callable[..., str]) -> None:
     name, group = topic(1), f"g-{uuid.uuid4().hex[:8]}"
     with joined(broker, group, name) as member:
-        with pytest.raises(MirrorError, match=f"{name}"):
+        with pytest.raises(CopyError, match=f"{name}"):
             mirror(settings(broker), group, {name: {0: 1}}, "")
         assert member.committed(TopicPartition(name, 0)) is None
 
