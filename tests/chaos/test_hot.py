@@ -23,6 +23,10 @@ from sluice.local.spark import SparkCluster
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 
 
+QUICK = {f"spark.{who}.defaultJavaOptions": "-XX:TieredStopAtLevel=1" for who in ("driver", "executor")}
+"""As a run on this machine alone is compiled; without it, each of four JVMs compiles for hours of work."""
+
+
 @dataclass
 class Held:
     """A run whose tasks stop once they have their records and before they write any; see ``modules/taskgate.py``."""
@@ -90,7 +94,7 @@ def test_replay_fetches_again_what_a_killed_executor_had_read(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog, transform: str
 ) -> None:
     """Behind a shuffle, the tasks that had read its rows run again, successfully for the second time."""
-    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": f"taskgate:{transform}"})
+    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": f"taskgate:{transform}"}, spark={"conf": QUICK})
     sandbox.feed(400)
     with held(cluster, sandbox, log) as run:
         run.await_both()
@@ -110,7 +114,7 @@ def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
     Before the second kill all records are deleted from the broker, so that nothing could be fetched again; nor are
     those for the quarantine, which are staged after it.
     """
-    sandbox.configure(kafka={"max_records_per_batch": 200}, transform={"python": "taskgate:held"}, recovery="hot")
+    sandbox.configure(kafka={"max_records_per_batch": 200}, transform={"python": "taskgate:held"}, recovery="hot", spark={"conf": QUICK})
     produced = sandbox.feed(400, bad_every=10)
     with held(cluster, sandbox, log) as run:
         run.await_both()
@@ -141,7 +145,7 @@ def test_hot_on_the_arrow_path_reads_only_the_share_of_a_killed_executor_again(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog
 ) -> None:
     gate = sandbox.home / "taskgate"
-    conf = {"spark.executorEnv.PYTHONPATH": str(MODULES), "spark.executorEnv.TASK_GATE": str(gate)}
+    conf = {"spark.executorEnv.PYTHONPATH": str(MODULES), "spark.executorEnv.TASK_GATE": str(gate), **QUICK}
     sandbox.configure(
         kafka={"max_records_per_batch": 200_000}, transform={"arrow": "arrowgate:held"}, recovery="hot",
         spark={"conf": conf},
