@@ -94,7 +94,9 @@ def test_replay_fetches_again_what_a_killed_executor_had_read(
     cluster: SparkCluster, sandbox: Sandbox, log: EventLog, transform: str
 ) -> None:
     """Behind a shuffle, the tasks that had read its rows run again, successfully for the second time."""
-    sandbox.configure(kafka={"max_records_per_batch": 1000}, transform={"python": f"taskgate:{transform}"}, spark={"conf": QUICK})
+    sandbox.configure(
+        kafka={"max_records_per_batch": 1000}, transform={"python": f"taskgate:{transform}"}, spark={"conf": QUICK}
+    )
     sandbox.feed(400)
     with held(cluster, sandbox, log) as run:
         run.await_both()
@@ -114,7 +116,12 @@ def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
     Before the second kill all records are deleted from the broker, so that nothing could be fetched again; nor are
     those for the quarantine, which are staged after it.
     """
-    sandbox.configure(kafka={"max_records_per_batch": 200}, transform={"python": "taskgate:held"}, recovery="hot", spark={"conf": QUICK})
+    sandbox.configure(
+        kafka={"max_records_per_batch": 200},
+        transform={"python": "taskgate:held"},
+        recovery="hot",
+        spark={"conf": QUICK},
+    )
     produced = sandbox.feed(400, bad_every=10)
     with held(cluster, sandbox, log) as run:
         run.await_both()

@@ -1,7 +1,8 @@
 """The one way in which sinks commit that have transactions: once, behind the fence, whole.
 
-:meth:`TransactionalSink.transaction` begins a transaction, or reads the state that a commit will follow; if somebody
-else commits first, the commit fails and all is looked at again. What the checks saw is what the commit follows.
+:meth:`TransactionalSink.transaction` begins a transaction, or reads the state that a commit will follow. If another
+program commits first, the commit fails, and everything is checked again: a commit always follows the state that was
+checked.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
 
     @abstractmethod
     def put(self, state: S, change: Change) -> bool:
-        """Make the change; return False if somebody else committed since the state was read."""
+        """Make the change; return False if another program committed since the state was read."""
 
     def has(self, state: S, change: Change) -> bool:
         """Return whether an earlier attempt at this very change was committed, and its answer got lost."""
