@@ -50,7 +50,7 @@ def begin_again(pipeline: str, *, truncate: bool = False, rebuild: bool = False)
     truncate
         Whether the sink's rows have to leave, because the account of them is no longer true.
     rebuild
-        Whether the epoch goes on with the state of the one before, made anew.
+        Whether the epoch goes on with the state of the one before, made again.
     """
     options = " --truncate --from earliest" if truncate else " --rebuild-state" if rebuild else ""
     return f"sluice reset {pipeline} --reason TEXT{options}"

@@ -83,7 +83,7 @@ def kind_of(group: str, key: str) -> Any:
 
 @contextmanager
 def not_leaving() -> Iterator[None]:
-    """Let somebody's code within not end the process: a run would end as if it had succeeded, or, in a batch, hang.
+    """Let a user's code within not end the process: a run would end as if it had succeeded, or, in a batch, hang.
 
     Raises
     ------

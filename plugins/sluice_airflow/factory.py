@@ -60,8 +60,8 @@ def build_dag(
         The pipeline, its name, or its file.
     on_idle
         What ``wait_for_lag`` does in every run when too little waits. None: what the file's ``lag.on_idle`` says in a
-        run of the cron schedule, and in every other one it proceeds: somebody asked for it. A run that finds nothing
-        ends at once with the verdict ``empty``, and the ledger shows that somebody looked.
+        run of the cron schedule, and in every other one it proceeds: a user asked for it. A run that finds nothing
+        ends at once with the verdict ``empty``, and the ledger shows that a user looked.
     spark_conn_id
         The Spark connection, instead of the one that the file names.
     poll_interval

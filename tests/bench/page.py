@@ -1,6 +1,6 @@
 """The page in Airflow: how long it takes with ten thousand runs, and its pictures in the docs.
 
-``python -m tests.bench.page`` measures; ``python -m tests.bench.page --images`` also takes the pictures anew, of a real
+``python -m tests.bench.page`` measures; ``python -m tests.bench.page --images`` also takes new pictures, of a real
 API server and a real broker. The past of the pipelines is made up: no driver runs.
 """
 
@@ -144,7 +144,7 @@ def _picture(window: Browser, ready: str, file: Path) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.page", description=__doc__)
-    parser.add_argument("--images", action="store_true", help="take the pictures in docs/images anew")
+    parser.add_argument("--images", action="store_true", help="take the pictures in docs/images again")
     args = parser.parse_args()
     for name in [n for n in os.environ if n.startswith(("SLUICE_LEDGER", "AIRFLOW"))]:
         del os.environ[name]

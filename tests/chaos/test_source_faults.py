@@ -16,7 +16,7 @@ import pytest
 from tests.chaos.cases import LONG, long
 from tests.chaos.commands import drain, listed, said
 from tests.chaos.drivers import PASSING, gated, lost, opened
-from tests.fixtures.runs import Sandbox, good, refuse_a_topic_made_anew
+from tests.fixtures.runs import Sandbox, good, refuse_a_recreated_topic
 
 from sluice.home import Home
 from sluice.run.checkpoint import Checkpoint
@@ -145,7 +145,7 @@ def test_kafka_topic_that_is_recreated_while_a_run_reads_it_is_refused_before_a_
 ) -> None:
     sandbox.configure(recovery=strategy, transform=transform)
     sandbox.feed(24)
-    refuse_a_topic_made_anew(sandbox, sandbox.start("r", gate_at=gate_at))
+    refuse_a_recreated_topic(sandbox, sandbox.start("r", gate_at=gate_at))
     assert max(row["id"] for row in listed(sandbox)) < 24
     assert 0 < sandbox.sink().total() < 24
     assert sandbox.sink() <= Counter(sandbox.produced)
@@ -162,7 +162,7 @@ def test_kafka_topic_that_is_recreated_while_an_interval_reads_it_replaces_no_ro
     sandbox.run("live")
     before = state(sandbox)
     day = (f"{end - timedelta(days=1):%Y-%m-%d}", f"{end:%Y-%m-%d}")
-    refuse_a_topic_made_anew(sandbox, sandbox.start("interval", gate_at="rows-staged", interval=day))
+    refuse_a_recreated_topic(sandbox, sandbox.start("interval", gate_at="rows-staged", interval=day))
     assert state(sandbox) == before
 
 

@@ -177,7 +177,7 @@ class Page:
             if getattr(counts, name) < 0:
                 yield (
                     f"intervals removed more offsets from {span} than were there: {name} {getattr(counts, name):,}. "
-                    "This also happens if somebody deleted rows and an interval wrote them again"
+                    "This also happens if a user deleted rows and an interval wrote them again"
                 )
 
     def _losses(self) -> Iterable[str]:

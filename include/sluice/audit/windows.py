@@ -32,7 +32,7 @@ EVER = 1 << 52
 
 _FOREIGN = "the pipeline file makes other windows of their records now than it did when they were written"
 _MADE_AGAIN = "an interval made them again, of all of their records, and took out what live runs had written of them"
-_JOINED_ANEW = "their records were joined once more when their state was made anew, with the tables as they were then"
+_JOINED_ANEW = "their records were joined once more when their state was made again, with the tables as they were then"
 _UNTOLD = "an interval made them again by a version of Sluice that did not note of which records"
 
 
@@ -125,7 +125,7 @@ class Plan:
             if epoch in epochs:
                 now = max(now, epoch)
                 if move.get("absorbed"):
-                    # what was made anew of records: the file of then may have taken other event times of them
+                    # what was made again of records: the file of then may have taken other event times of them
                     same = all(row[9] for row in found.live if row[4] in range(found.begun[str(epoch)], epoch))
                     if pipeline.tables or not same:
                         why = _JOINED_ANEW if pipeline.tables else _FOREIGN

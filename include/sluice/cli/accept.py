@@ -64,7 +64,7 @@ def accept(
 
 
 def held(ledger: Ledger, pipelines: Iterable[str]) -> list[str]:
-    """Return a line for each of some pipelines whose live runs wait for somebody to settle a failed verdict.
+    """Return a line for each of some pipelines whose live runs wait for a user to settle a failed verdict.
 
     Parameters
     ----------

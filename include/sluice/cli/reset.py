@@ -31,7 +31,7 @@ def reset(
         bool,
         typer.Option(
             "--rebuild-state",
-            help="Keep what windows or dedupe have in their state: the next run makes it anew, from its records.",
+            help="Keep what windows or dedupe have in their state: the next run makes it again, from its records.",
         ),
     ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do it also if something does not come back.")] = False,

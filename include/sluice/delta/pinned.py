@@ -44,7 +44,7 @@ class PinnedTable:
 
     @cached_property
     def files_hash(self) -> str:
-        """What tells this version from one of the same number of a table that was made anew: names of files differ."""
+        """What tells this version from one of the same number of a table that was made again: names of files differ."""
         names = sorted(self.table.get_add_actions(flatten=True).column("path").to_pylist())
         return hashlib.sha256("\n".join([str(self.table.metadata().id), *names]).encode()).hexdigest()[:16]
 
@@ -122,7 +122,7 @@ def pin(
         if again is not None and again.get("files_hash", found.files_hash) != found.files_hash:
             raise _gone(
                 found.name, path, chosen, newest.version(),
-                "it has other files than when the batch was begun: the table was made anew, or restored from a copy",
+                "it has other files than when the batch was begun: the table was made again, or restored from a copy",
             )  # fmt: skip
         return found
     if timestamp is None:

@@ -25,7 +25,7 @@ class PastRun:
     code
         The exit code of its error, or None.
     settled
-        Whether somebody decided since how to go on: accepted its verdict, gave its batch up, or reset the pipeline.
+        Whether a user decided since how to go on: accepted its verdict, gave its batch up, or reset the pipeline.
     """
 
     state: str

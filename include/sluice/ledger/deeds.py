@@ -66,7 +66,7 @@ class Deeds:
         return max((p["closed_to"] for p in told), default=0)
 
     def given_up(self, pipeline: str, run_id: str) -> set[tuple[int, int]]:
-        """Return epoch and number of the batches of a run that somebody gave up."""
+        """Return epoch and number of the batches of a run that a user gave up."""
         table = schema.event
         query = sa.select(table.c.payload).where(
             table.c.pipeline == pipeline, table.c.run == run_id, table.c.type == "BatchGivenUp"

@@ -94,7 +94,7 @@ class Profiles(Verdicts):
     def accepted(self, pipeline: str, *, before: int, limit: int) -> list[Profile]:
         """Return the profiles of the newest accepted live runs before another one, newest first.
 
-        Accepted is a run whose verdict is ``passed`` or ``warned``, or whose failed verdict somebody accepted. What was
+        Accepted is a run whose verdict is ``passed`` or ``warned``, or whose failed verdict a user accepted. What was
         judged together is one run. Left out are runs of which something was retracted, that a reset closed, or that are
         older than the newest run before that other one from which on everything is normal
         (:meth:`sluice.ledger.Ledger.normal_set`).
@@ -152,7 +152,7 @@ class Profiles(Verdicts):
         return None if found is None else (found["run"], str(found["payload"]["reason"]))
 
     def _normal_since(self, pipeline: str, before: int) -> int:
-        """Return the sequence of the run with which the history of a later one begins, as somebody said last."""
+        """Return the sequence of the run with which the history of a later one begins, as a user said last."""
         table, names = schema.run, [row["run"] for row in self._normals(pipeline)]
         query = sa.select(table.c.run, table.c.sequence).where(
             table.c.pipeline == pipeline, table.c.run.in_(names), table.c.sequence < before
@@ -161,7 +161,7 @@ class Profiles(Verdicts):
         return next((known[name] for name in names if name in known), 0)
 
     def _normals(self, pipeline: str) -> Sequence[Any]:
-        """Return what somebody said to be normal from then on, the newest first; not of runs that were taken back."""
+        """Return what a user said to be normal from then on, the newest first; not of runs that were taken back."""
         table = schema.event
         query = sa.select(table.c.run, table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "NormalSet")
         found = self._rows(query.order_by(table.c.id.desc()))

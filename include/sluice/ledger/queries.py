@@ -398,7 +398,7 @@ class LedgerQueries(Deeds):
         return dict(rows[0]["payload"]) if rows else {}
 
     def rebuilt(self, pipeline: str) -> set[int]:
-        """Return the epochs that were opened to go on with the state of the one before, which is made anew."""
+        """Return the epochs that were opened to go on with the state of the one before, which is made again."""
         table = schema.event
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineReset")
         return {int(row["payload"]["epoch"]) for row in self._rows(query) if row["payload"].get("rebuild")}

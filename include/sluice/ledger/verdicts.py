@@ -21,7 +21,7 @@ _SETTLED = ("VerdictAccepted", "BatchGivenUp")
 
 @dataclass(frozen=True)
 class LateDecision:
-    """What somebody decided of a batch after it had been committed the other way."""
+    """What a user decided of a batch after it had been committed the other way."""
 
     batch: tuple[int, int]
     """Epoch and number."""
@@ -33,7 +33,7 @@ class LateDecision:
 
 
 class Verdicts(LedgerQueries):
-    """What was judged, what was not yet, and which failed verdicts somebody accepted."""
+    """What was judged, what was not yet, and which failed verdicts a user accepted."""
 
     def unjudged(self, pipeline: str, kind: str) -> list[str]:
         """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first.
@@ -128,7 +128,7 @@ class Verdicts(LedgerQueries):
         return None
 
     def ever_waited(self, pipeline: str, runs: Sequence[str]) -> bool:
-        """Return whether a batch of some runs, in any of their attempts, waited for somebody's decision."""
+        """Return whether a batch of some runs, in any of their attempts, waited for a user's decision."""
         table = schema.event
         query = sa.select(table.c.payload).where(
             table.c.pipeline == pipeline, table.c.type == "Judged", table.c.run.in_(runs)
@@ -246,12 +246,12 @@ class Verdicts(LedgerQueries):
         return waits is not None and self.decision(pipeline, *waits) is not None
 
     def acceptance(self, pipeline: str, run_id: str) -> str | None:
-        """Return why somebody accepted what a run wrote; None if nobody did, as :meth:`settlement`."""
+        """Return why a user accepted what a run wrote; None if nobody did, as :meth:`settlement`."""
         found = self.settlement(pipeline, run_id)
         return found[1] if found is not None and found[0] == "VerdictAccepted" else None
 
     def settled_batch(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
-        """Return how a batch that waited for somebody's decision was settled, and why, as :meth:`settlement`."""
+        """Return how a batch that waited for a user's decision was settled, and why, as :meth:`settlement`."""
         found = self._settled(pipeline).get((epoch, batch))
         return None if found is None else (found["type"], str(found["payload"]["reason"]))
 
@@ -270,7 +270,7 @@ class Verdicts(LedgerQueries):
         return None if again else (found["type"], str(found["payload"]["reason"]))
 
     def decided_on(self, pipeline: str, epoch: int, batch: int) -> list[OffsetRange] | None:
-        """Return what a batch consisted of when somebody decided on it; None if the ledger does not say.
+        """Return what a batch consisted of when a user decided on it; None if the ledger does not say.
 
         A power cut may have taken its plan away since, so that Spark planned another batch under this number.
         """
@@ -290,7 +290,7 @@ class Verdicts(LedgerQueries):
         return None
 
     def accepted_faults(self, pipeline: str, epoch: int, batch: int) -> dict[str, int | None] | None:
-        """Return what was wrong with a batch when somebody accepted it; None if the ledger does not say.
+        """Return what was wrong with a batch when a user accepted it; None if the ledger does not say.
 
         See :func:`sluice.run.verdict.faults`.
         """
@@ -322,7 +322,7 @@ class Verdicts(LedgerQueries):
         return None if found is None else (found["type"], str(found["payload"]["reason"]))
 
     def accepted_of(self, pipeline: str, runs: Sequence[str]) -> dict[str, int | None]:
-        """Return what was wrong with those batches of some runs that were committed after somebody accepted them.
+        """Return what was wrong with those batches of some runs that were committed after a user accepted them.
 
         Numbers are added up. See :func:`sluice.run.verdict.faults`.
         """

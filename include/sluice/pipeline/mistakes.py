@@ -103,7 +103,7 @@ def explain(
 
 
 def said(detail: ErrorDetails, keys: Sequence[str] = ()) -> str:
-    """Return what is wrong with a value, and what is wanted, for somebody who does not know pydantic.
+    """Return what is wrong with a value, and what is wanted, for a user who does not know pydantic.
 
     Parameters
     ----------

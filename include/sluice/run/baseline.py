@@ -218,7 +218,7 @@ def judge(
 
 
 def _had_waited(ledger: Ledger, pipeline: str, rows: Sequence[RunRow], *, held: bool) -> bool:
-    """Return whether records may have waited in the source until somebody settled a verdict before these runs."""
+    """Return whether records may have waited in the source until a user settled a verdict before these runs."""
     if ledger.ever_waited(pipeline, [row.run for row in rows]):
         return True
     before = ledger.judged_before(pipeline, min(row.sequence for row in rows))

@@ -191,7 +191,7 @@ class Checkpoint:
             return []
         removed: list[str] = []
         if planned[-1] > held:
-            self.drop_state(planned[-1])  # planned anew, the batch may have other records
+            self.drop_state(planned[-1])  # planned again, the batch may have other records
             removed += self._remove(f"offsets/{planned[-1]}")
         removed += self._remove(f"commits/{held}")
         self.drop_state(held)
@@ -297,7 +297,7 @@ class Checkpoint:
         Raises
         ------
         CheckpointError
-            If somebody else has planned the batch meanwhile; its plan stays. An object store cannot tell.
+            If another program has planned the batch meanwhile; its plan stays. An object store cannot tell.
         """
         lines = self._content(f"offsets/{batch - 1}").splitlines()
         told = json.loads(lines[1])

@@ -1,4 +1,4 @@
-"""What somebody decides of a failed verdict: it is accepted, or the batch that waits for it is given up."""
+"""What a user decides of a failed verdict: it is accepted, or the batch that waits for it is given up."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
 
 
 def _refuse_given_up(ledger: Ledger, pipeline: str, run: RunRow) -> None:
-    """Refuse to accept a batch that a run has left out since, because somebody gave it up."""
+    """Refuse to accept a batch that a run has left out since, because a user gave it up."""
     waits = (run.judgement or {}).get("waits")
     settled = None if waits is None else ledger.carried_out(pipeline, *waits)
     if waits is None or settled is None or settled[0] != "BatchGivenUp":
@@ -141,7 +141,7 @@ def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple
 def decided(
     ledger: Ledger, pipeline: str, batch: tuple[int, int], ranges: Sequence[OffsetRange]
 ) -> tuple[str, str] | None:
-    """Return what somebody decided of a batch with these ranges, and why; None if nobody did.
+    """Return what a user decided of a batch with these ranges, and why; None if nobody did.
 
     A decision is about records. If another batch was planned under its number since, it is void.
 

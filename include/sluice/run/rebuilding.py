@@ -1,4 +1,4 @@
-"""Of which records a new epoch's state is made anew, and which windows it leaves as they are; by the ledger.
+"""Of which records a new epoch's state is made again, and which windows it leaves as they are; by the ledger.
 
 A reset opens an epoch with no state. With ``rebuild``, its first run makes the state that the epochs before it had: of
 the records that they read and that open windows, or keys that are remembered, still need.
@@ -58,7 +58,7 @@ def former_to(ledger: Ledger, pipeline: Pipeline, epoch: int, *, rebuilt: bool) 
     Parameters
     ----------
     rebuilt
-        Whether its state is made anew; else it begins without.
+        Whether its state is made again; else it begins without.
     """
     window, name, since = pipeline.window, pipeline.name, ledger.base(pipeline.name)
     if window is not None and window.output != "complete" and window.gap is None:
@@ -73,7 +73,7 @@ def former_to(ledger: Ledger, pipeline: Pipeline, epoch: int, *, rebuilt: bool) 
 
 
 def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
-    """Return of what the state of an epoch is made anew.
+    """Return of what the state of an epoch is made again.
 
     Parameters
     ----------
@@ -127,7 +127,7 @@ def _latest(moves: Iterable[Mapping[str, Any]]) -> dict[Key, int]:
 
 
 def began(ledger: Ledger, pipeline: str, epoch: int) -> int:
-    """Return the epoch before this one, whose state is made anew, that last began without state.
+    """Return the epoch before this one, whose state is made again, that last began without state.
 
     Epochs that read nothing left none, and had none to leave.
     """

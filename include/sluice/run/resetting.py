@@ -5,7 +5,7 @@ A reset closes a pipeline's epoch and opens the next one, with a fresh checkpoin
 - **It begins where the account ends.** Nothing else changes.
 - **It begins later.** The offsets in between count as lost, with the reason, and are open: a redrive can bring them.
 - **It begins earlier.** The same offsets would be written twice. So that is refused, unless all rows of the pipeline
-  leave the sink and the quarantine (``truncate``), in one commit each. The account then begins anew: earlier accounts
+  leave the sink and the quarantine (``truncate``), in one commit each. The account then starts over: earlier accounts
   stay on record as closed. Offsets that had an account and lie before the new beginning are open as lost.
 
 A topic that was recreated has other records at the same offsets. Its former records cannot come back, and its offsets
@@ -44,7 +44,7 @@ class Reset:
     skipped
         What had no account, or has none any more, and is not read by the new epoch either: open as lost.
     truncated
-        Whether all rows of the pipeline leave sink and quarantine, and the account begins anew.
+        Whether all rows of the pipeline leave sink and quarantine, and the account starts over.
     recreated
         Topics that have other records now than those of the account.
     topic_ids
@@ -72,7 +72,7 @@ class Reset:
     held: tuple[tuple[int, int], ...] = ()
     removed: int = 0
     rebuild: bool = False
-    """Whether the new epoch goes on with the state of the one before, which its first run makes anew."""
+    """Whether the new epoch goes on with the state of the one before, which its first run makes again."""
     cluster: Mapping[str, Any] | None = None
     """For a failover: the connections ``from`` and ``to``, and ``left``: how far the streams of ``from`` were read."""
 
@@ -98,7 +98,7 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool, rebuild: 
     begin
         ``earliest``, ``latest``, a time in ISO 8601, or None for the position.
     rebuild
-        Whether the new epoch goes on with the state of the one before, made anew.
+        Whether the new epoch goes on with the state of the one before, made again.
     """
     name, sink = pipeline.name, pipeline.sink
     if rebuild:
@@ -131,7 +131,7 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool, rebuild: 
 
 
 def _rebuildable(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> None:
-    """Raise if the state of this pipeline cannot be made anew."""
+    """Raise if the state of this pipeline cannot be made again."""
     name = pipeline.name
     if truncate or begin is not None:
         raise ConfigError(

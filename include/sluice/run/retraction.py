@@ -196,7 +196,7 @@ def taken(item: Standing, sink: Held, quarantine: Held) -> Part | None:
     """Return what is to be taken from an account; None if there is nothing.
 
     If all that the account answers for is wanted, its filtered and absent offsets go, too: the run decided on them, and
-    a redrive decides again; and so do those whose rows somebody deleted. Of a part, only what is in the table goes,
+    a redrive decides again; and so do those whose rows a user deleted. Of a part, only what is in the table goes,
     because the ledger does not know which of the other offsets were filtered and which are in quarantine.
     """
     counts, span = item.entry.account.counts, item.entry.account.range

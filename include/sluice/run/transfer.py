@@ -21,7 +21,7 @@ _BESIDE = "-rebuilding-"
 
 
 class Transfer(Checkpoint):
-    """The checkpoint of an epoch whose state is made anew, and a folder beside it in which that is done.
+    """The checkpoint of an epoch whose state is made again, and a folder beside it in which that is done.
 
     Killed between any two steps, it is not :meth:`done`: everything is done again, and the same comes of it. The caller
     must hold the pipeline's lease, and verify it before each call that changes anything.
@@ -49,7 +49,7 @@ class Transfer(Checkpoint):
     def done(self) -> bool:
         """Return whether the epoch has the state.
 
-        A driver that was frozen may commit a batch whose state another one has removed since, to make it anew.
+        A driver that was frozen may commit a batch whose state another one has removed since, to make it again.
         """
         committed = self.committed()
         return bool(committed) and (committed[-1] > 0 or "state" in self._names(""))

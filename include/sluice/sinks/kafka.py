@@ -75,7 +75,7 @@ class KafkaSink(SinkConfig):
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = "none"
     """How the producer compresses; the readers of the topic need the codec, too."""
     transaction_timeout: Annotated[Duration, AfterValidator(_timeout)] = timedelta(minutes=10)
-    """How long a transaction may stay open; the cluster's own limit is 15 minutes unless somebody changed it."""
+    """How long a transaction may stay open; the cluster's own limit is 15 minutes unless it was changed."""
     keep: Annotated[Duration, AfterValidator(_keep)] = timedelta(days=1)
     """How long the staged files of judged runs are kept, so that such a run can be validated again."""
 

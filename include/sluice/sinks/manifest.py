@@ -115,7 +115,7 @@ class Manifest:
         schema: Any = None,
         forgotten: Sequence[str] = (),
     ) -> bool:
-        """Add the commit after a state; return False if somebody else did, and nothing was changed.
+        """Add the commit after a state; return False if another program did, and nothing was changed.
 
         Parameters
         ----------

@@ -143,7 +143,7 @@ class Announcing(Protocol):
 
 @runtime_checkable
 class Replaced(Protocol):
-    """A source whose streams others may delete, and make anew under the same names, while they are read."""
+    """A source whose streams others may delete, and make again under the same names, while they are read."""
 
     def stream_ids(self, streams: Collection[str]) -> Mapping[str, str]:
         """Return the ids of those of these streams that there are now; quickly, since it is asked for each batch.

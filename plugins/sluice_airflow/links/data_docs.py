@@ -15,7 +15,7 @@ from sluice_airflow.page.links import data_docs_at
 __all__ = ["DataDocsLink", "address_of"]
 
 VARIABLE = "SLUICE_DATA_DOCS_URL"
-"""The URL under which somebody else serves the folder ``quality`` of ``SLUICE_HOME``: the pages of all pipelines."""
+"""The URL under which another program serves the folder ``quality`` of ``SLUICE_HOME``: the pages of all pipelines."""
 
 
 class DataDocsLink(BaseOperatorLink):

@@ -40,7 +40,7 @@ class ResetOperator(SubmitOperator):
     truncate
         Whether all rows of the pipeline leave the sink and the quarantine first. (Templated.)
     rebuild_state
-        Whether the state of windows or ``dedupe`` is kept: the next live run makes it anew. (Templated.)
+        Whether the state of windows or ``dedupe`` is kept: the next live run makes it again. (Templated.)
     agreed
         Whether to do it also if something does not come back. (Templated.)
     pipeline, run_id, conn_id, spark_binary, conf, driver_memory, …

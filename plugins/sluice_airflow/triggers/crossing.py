@@ -45,7 +45,7 @@ class Crossing:
 
     A DAG run that ended without reading the backlog has failed, with all retries of its tasks. The same backlog starts
     another one after :data:`RETRY_AFTER`, and then after twice as long each time, until some of it is read.
-    No run is started if the pipeline's last run ended with a failure that is never retried: somebody has to fix the
+    No run is started if the pipeline's last run ended with a failure that is never retried: a user has to fix the
     cause and clear the run.
 
     The state is stored before the event is sent. If the triggerer dies in between, no DAG run follows, and the same
@@ -170,7 +170,7 @@ class Crossing:
 def is_hopeless(found: Backlog) -> bool:
     """Return whether the last run failed with an error that is never retried, because another run would fail, too.
 
-    Not if somebody decided since how to go on: that needs a run.
+    Not if a user decided since how to go on: that needs a run.
     """
     last = found.last
     if last is None or last.state != "failed" or last.settled:

@@ -188,7 +188,7 @@ class ArrowPath:
         return outcome if outcome is not None and (outcome.read or not outcome.declined) else None
 
     def begin(self, root: str, name: str, ranges: Sequence[OffsetRange], source: object) -> _Attempt | None:
-        """Return how the rows of a batch would be written, for somebody who reads its records anyway.
+        """Return how the rows of a batch would be written, for a user who reads its records anyway.
 
         It is to be given to :meth:`end`, or removed. None means that nothing of the batch can be processed.
         """

@@ -176,7 +176,7 @@ def refused_again(
     if staged.rows != due and not forgo:
         raise TakenBackError(
             f"batch {note['version']} of run {note['run']!r} refused {due:,} records and staged them in "
-            f"{quarantine.path}/{folder}, where {staged.rows:,} are now: somebody removed files there",
+            f"{quarantine.path}/{folder}, where {staged.rows:,} are now: a user removed files there",
             state="the batch's rows are in the sink; its refused records are in no table yet; the ledger does not have "
             "the batch. Nothing was changed now",
             next_step="restore the folder from a copy, and run again. If there is none, run once with --recovery "

@@ -75,7 +75,7 @@ class StatefulWriter(BatchWriter, ABC):
         The watermark does not pass this time less its delay, in milliseconds since 1970: the slowest partition holds
         it. None if it follows the latest record of any.
     spanned, latest
-        For a batch that reads nothing, and whose state is made anew: the first and the last event time of the records
+        For a batch that reads nothing, and whose state is made again: the first and the last event time of the records
         that it is made of, and the latest that earlier batches read, by topic and partition; in milliseconds since
         1970.
     """

@@ -48,7 +48,7 @@ class WindowWriter(StatefulWriter):
         all.
     afresh
         If given, rows of windows that end behind ``former_to`` and begin after this time leave the table: the batch
-        makes anew what is open, and an earlier epoch may have written it by ``output: update``, perhaps by another
+        makes again what is open, and an earlier epoch may have written it by ``output: update``, perhaps by another
         definition.
     """
 

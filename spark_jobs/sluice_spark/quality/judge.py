@@ -116,7 +116,7 @@ class Judge:
         """Validate these runs: their rows, and how many of their records were refused or lost.
 
         If nothing was written, there is no slice to validate and no session is opened. If an interval only removed
-        rows, the table-level expectations are evaluated. What somebody accepted before it was published only warns,
+        rows, the table-level expectations are evaluated. What a user accepted before it was published only warns,
         unless more is wrong.
 
         Returns
@@ -153,7 +153,7 @@ class Judge:
         if judgement.verdict in FAILED:
             known = ledger.accepted_of(name, runs)
             if known and not worse(known, faults(judgement.as_dict())):
-                why = "before its batch was published, somebody accepted what is wrong with it"
+                why = "before its batch was published, a user accepted what is wrong with it"
                 judgement = judgement.accepted(Excess("accepted", "warned", why))
         logger.info("verdict %s", judgement.verdict)
         return judgement

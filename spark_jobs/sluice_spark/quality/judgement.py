@@ -106,7 +106,7 @@ class Judgement:
         return replace(self, excesses=excesses, runs=(*others.runs, *self.runs))
 
     def accepted(self, *more: Excess) -> Judgement:
-        """Return this judgement as one that only warns, of what somebody accepted; and with more that does."""
+        """Return this judgement as one that only warns, of what a user accepted; and with more that does."""
         results = tuple(replace(r, severity="warning", exception=None) if not r.success else r for r in self.results)
         excesses = (*(replace(e, verdict="warned") for e in self.excesses), *more)
         return replace(self, error=None, results=results, excesses=excesses)

@@ -1,6 +1,6 @@
 """Great Expectations' views of Data Docs, with compiled templates that are kept; named in a site's configuration.
 
-A view compiles its templates anew, and each kind of page has a view of its own: most of the time that a run's pages
+A view compiles its templates again, and each kind of page has a view of its own: most of the time that a run's pages
 take goes into that.
 """
 

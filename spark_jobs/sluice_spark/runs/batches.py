@@ -48,7 +48,7 @@ class MicroBatches:
     states
         The states of the topics when the run was planned; empty if the source did not answer.
     max_records
-        Approximate maximum number of records in a batch, if somebody asked for one.
+        Approximate maximum number of records in a batch, if a user asked for one.
     """
 
     context: RunContext

@@ -37,7 +37,7 @@ _ON_RECORD = "nothing of this batch is in the sink or in the quarantine"
 class Gate:
     """Stands between the files of a batch and its commit; write, audit, publish.
 
-    What somebody decided of a batch that waited counts in every run, also in one that judges nothing.
+    What a user decided of a batch that waited counts in every run, also in one that judges nothing.
 
     Parameters
     ----------
@@ -62,7 +62,7 @@ class Gate:
     def given_up(
         self, writer: BatchWriter, batch: tuple[int, int], ranges: Sequence[OffsetRange]
     ) -> PreparedBatch | None:
-        """Return the batch without its rows if somebody gave it up; None if it is to be prepared.
+        """Return the batch without its rows if a user gave it up; None if it is to be prepared.
 
         Parameters
         ----------
@@ -77,7 +77,7 @@ class Gate:
         found = decided(self.ledger, self.pipeline.name, batch, ranges)
         if found is None:
             logger.warning(
-                "batch %d has other records than the one that somebody decided on: that does not count", batch[1]
+                "batch %d has other records than the one that a user decided on: that does not count", batch[1]
             )
         if found is None or found[0] != "BatchGivenUp":
             return None
@@ -99,7 +99,7 @@ class Gate:
         Parameters
         ----------
         batch
-            Epoch and number of a live run's batch, which somebody may accept; None if the run can simply be repeated.
+            Epoch and number of a live run's batch, which a user may accept; None if the run can simply be repeated.
 
         Raises
         ------
@@ -173,7 +173,7 @@ class Gate:
     def _accepted(
         self, batch: tuple[int, int], ranges: Sequence[OffsetRange], told: Mapping[str, Any]
     ) -> tuple[str | None, list[str]]:
-        """Return why somebody accepted a batch, and what is wrong beyond that; no reason if there is any such thing.
+        """Return why a user accepted a batch, and what is wrong beyond that; no reason if there is any such thing.
 
         The transform, the suite or the limits may have changed since.
         """

@@ -286,7 +286,7 @@ class LiveRun(Run):
         if begun and self.pipeline.stateful is not None:
             rebuild = self.pipeline.no_rebuilding is None
             again = begin_again(self.pipeline.name, rebuild=rebuild)
-            again += ", which makes what is kept anew" if rebuild else ", which drops what is kept"
+            again += ", which makes what is kept again" if rebuild else ", which drops what is kept"
             raise ConfigError(
                 f"pipeline {self.pipeline.name!r} has {self.pipeline.kept_by}, and cannot change to or from strategy "
                 "wal: what is kept between runs belongs to the route that it came by",
@@ -307,7 +307,7 @@ class LiveRun(Run):
         return Epoch(now.number + 1 if begun else now.number, self.context.recovery.route, now.positions)
 
     def _refuse_to_forget(self, tables: Tables) -> None:
-        """Refuse to leave an epoch before what somebody decided of its open batch was done.
+        """Refuse to leave an epoch before what a user decided of its open batch was done.
 
         Raises
         ------

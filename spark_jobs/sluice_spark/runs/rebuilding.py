@@ -1,4 +1,4 @@
-"""Makes the state of an epoch anew that a reset opened to go on: of the records that the epochs before it read."""
+"""Makes the state of an epoch again that a reset opened to go on: of the records that the epochs before it read."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ _PLACE = ("topic", "partition", "offset")
 
 
 def due(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> bool:
-    """Return whether the state of this epoch is still to be made anew."""
+    """Return whether the state of this epoch is still to be made again."""
     if pipeline.stateful is None or Transfer(tables.applying.checkpoint.path).done():
         return False
     return tables.epoch.number in ledger.rebuilt(pipeline.name)
@@ -117,7 +117,7 @@ class Rebuilding:
         self._gather(transfer, needed, available)
         point("records-gathered")
         records, spanned = self._told(transfer)
-        note = f"the state of epoch {number} is made anew, of {records:,} records that earlier runs read"
+        note = f"the state of epoch {number} is made again, of {records:,} records that earlier runs read"
         context.ledger.record(lease, Degraded(note=note))
         writer = replace(self.writer, spanned=spanned, latest=needed.latest)
         self._make(transfer, replace(writer, afresh=needed.begun) if isinstance(writer, WindowWriter) else writer)
@@ -270,7 +270,7 @@ class _Stored:
 
 def _gone(pipeline: str, gone: Sequence[OffsetRange]) -> OffsetsGoneError:
     return OffsetsGoneError(
-        f"pipeline {pipeline!r}: records of which the state is to be made anew are no longer in the source or the "
+        f"pipeline {pipeline!r}: records of which the state is to be made again are no longer in the source or the "
         f"write-ahead log: {describe(gone)}",
         next_step=f"go on without the state: {begin_again(pipeline)}",
         ranges=list(gone),

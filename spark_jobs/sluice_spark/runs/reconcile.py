@@ -368,7 +368,7 @@ def _notes(
 ) -> list[dict[str, Any]]:
     """Return the metadata of the commits after ``upto``, oldest first.
 
-    Snapshots that somebody let expire take it with them. From the first such commit on there is none then, if the rows
+    Snapshots that a user let expire take it with them. From the first such commit on there is none then, if the rows
     of all that lack it are given up.
     """
     notes = list(reversed(list(table.notes(newer_than=upto)))) if held > upto else []

@@ -51,7 +51,7 @@ class ResetRun(Run):
     agreed
         Whether the user agrees to what does not come back.
     rebuild
-        Whether the new epoch goes on with the state of this one, which its first run makes anew.
+        Whether the new epoch goes on with the state of this one, which its first run makes again.
 
     Notes
     -----
@@ -130,7 +130,7 @@ class ResetRun(Run):
         Parameters
         ----------
         states
-            What the source has, if somebody asked it before.
+            What the source has, if a user asked it before.
 
         Raises
         ------
@@ -180,7 +180,7 @@ class ResetRun(Run):
         return self._to_rebuild(tables, source, reset) if self.rebuild else self._with_state(tables, reset)
 
     def _to_rebuild(self, tables: Tables, source: Source, reset: Reset) -> Reset:
-        """Say of what the new epoch's state is made anew, after checking that it can be."""
+        """Say of what the new epoch's state is made again, after checking that it can be."""
         known, name = None, self.pipeline.name
         with suppress(CheckpointError):
             known = tables.checkpoint.definition()
@@ -193,7 +193,7 @@ class ResetRun(Run):
             )
         needed, _ = readable(self.context, source, reset.epoch)
         notes = [
-            "what is open, or remembered, is kept: the first run of the new epoch makes it anew, of at most "
+            "what is open, or remembered, is kept: the first run of the new epoch makes it again, of at most "
             f"{needed.records:,} records that earlier runs read"
         ]
         if self.pipeline.tables:
@@ -241,7 +241,7 @@ class ResetRun(Run):
         with suppress(CheckpointError):
             known = tables.checkpoint.definition()
         name, number = self.pipeline.name, tables.epoch.number
-        # also of what this epoch was to go on with, and no run has made anew yet
+        # also of what this epoch was to go on with, and no run has made again yet
         first = began(self.ledger, name, number) if number in self.ledger.rebuilt(name) else number
         latest = self.ledger.latest_before(name, number + 1, since=first)
         closed = self.ledger.closed_before(name, number + 1, since=first)
@@ -290,7 +290,7 @@ class ResetRun(Run):
         now, name = tables.epoch, self.pipeline.name
         if (now.route, now.positions) != (reset.route, reset.positions) or tables.checkpoint.planned():
             return False
-        if tables.applying.checkpoint.planned():  # an attempt to make its state anew
+        if tables.applying.checkpoint.planned():  # an attempt to make its state again
             return False
         if self.ledger.last_batch(name, now.number) is not None or reset.recreated:
             return False
@@ -330,7 +330,7 @@ class ResetRun(Run):
                 raise self._overtaken(tables, number)
         point("epoch-closed")
         tables.further.begin_anew(number, self.context.run_id)
-        if self.pipeline.stateful is not None:  # what an attempt to make state anew left, and nobody repeats
+        if self.pipeline.stateful is not None:  # what an attempt to make state again left, and nobody repeats
             Transfer(tables.applying.checkpoint.path, lease.token).clear()
         seal_off(tables, note)
         replaced = [[*key, count] for key, count in removed.items()]

@@ -95,7 +95,7 @@ class RetractRun(Run):
         def check(offsets: Mapping[tuple[str, int], Any]) -> None:
             if {key: len(numbers) for key, numbers in offsets.items()} != found:
                 raise SinkError(
-                    f"rows of {sink.path} that are to be retracted were changed meanwhile by somebody else",
+                    f"rows of {sink.path} that are to be retracted were changed meanwhile by another program",
                     state=_KEPT,
                     next_step="run the same command again",
                 )
@@ -118,11 +118,11 @@ class RetractRun(Run):
         logger.info("retracted: %d rows' offsets; %d offsets are open now", sum(found.values()), sum(map(len, spans)))
 
     def _say(self, lease: Lease, deleted: int) -> None:
-        """Say of how many offsets somebody deleted the rows: they cannot be told from those that were filtered."""
+        """Say of how many offsets a user deleted the rows: they cannot be told from those that were filtered."""
         if deleted <= 0:
             return
         note = (
-            f"{deleted:,} offsets that count as written have no row in the table any more: somebody deleted them. They "
+            f"{deleted:,} offsets that count as written have no row in the table any more: a user deleted them. They "
             "are open now, too, and a redrive writes them again: sluice acknowledge closes what must not come back"
         )
         logger.warning("%s", note)

@@ -181,7 +181,7 @@ def _way_on(pipeline: Pipeline) -> str:
     drop = f"drop what is kept: {begin_again(pipeline.name)}"
     if pipeline.no_rebuilding is not None:
         return drop
-    return f"make what is kept anew, from its records: {begin_again(pipeline.name, rebuild=True)}; or {drop}"
+    return f"make what is kept again, from its records: {begin_again(pipeline.name, rebuild=True)}; or {drop}"
 
 
 def _refuse_torn(pipeline: Pipeline, tables: Tables) -> None:
@@ -252,7 +252,7 @@ def _held(ledger: Ledger, pipeline: Pipeline, tables: Tables, writer: StatefulWr
 
 
 def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> None:
-    """Refuse to put a first result in place of rows that somebody else wrote.
+    """Refuse to put a first result in place of rows that another program wrote.
 
     Raises
     ------

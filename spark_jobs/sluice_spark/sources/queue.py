@@ -78,7 +78,7 @@ class QueueReader:
                 raise TopicRecreatedError(
                     f"{r} was to be read, but the stream ends at {now.end}",
                     state="batches that were committed are in the sink and stay; nothing of this one is visible",
-                    next_step=f"if the stream was made anew, {BEGIN_ANEW}",
+                    next_step=f"if the stream was made again, {BEGIN_ANEW}",
                 )
             if now.start > r.start:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))

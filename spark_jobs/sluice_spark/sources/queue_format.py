@@ -206,7 +206,7 @@ def _check(stream: str, at: int, own: str, now: StreamState) -> None:
     if now.id != own or now.end < at:
         raise TopicRecreatedError(
             f"stream {stream!r} is another one than the query has read: "
-            f"it was made anew, or ends at {now.end} and was read up to {at}",
+            f"it was made again, or ends at {now.end} and was read up to {at}",
             state=_STATE,
             next_step="begin with a new checkpoint and a new name of the query",
         )

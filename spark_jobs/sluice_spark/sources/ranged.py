@@ -191,7 +191,7 @@ def stream_of(
 def stream_of_cuts(
     spark: SparkSession, source: Ranged, start: Positions, cuts: Iterable[Sequence[OffsetRange]]
 ) -> DataFrame:
-    """Return a bounded stream whose batches are these, in their order: what was cut before is not cut anew.
+    """Return a bounded stream whose batches are these, in their order: what was cut before is not cut again.
 
     Parameters
     ----------

@@ -299,4 +299,4 @@ def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledge
     with ledger.acquire("p", "f") as lease:
         seen = Reset(2, Route.DIRECT, {}, (), False, (), {}, "r")
         ledger.record(lease, PipelineReset(**seen.as_dict()))
-    assert ledger.leaders("p") == {}, "it begins anew"
+    assert ledger.leaders("p") == {}, "it starts over"

@@ -176,7 +176,7 @@ class TableRows:
         if elsewhere or known["table"] != now.table:
             raise TopicRecreatedError(
                 f"{config.shown} is not the table that was read before: "
-                + ("the connection leads to another server" if elsewhere else "it was dropped and made anew"),
+                + ("the connection leads to another server" if elsewhere else "it was dropped and made again"),
                 state=_STATE,
                 next_step="let the connection and source.jdbc lead to the former table; to read this one, "
                 f"{BEGIN_ANEW}",
@@ -184,7 +184,7 @@ class TableRows:
         if known["file"] != now.file:
             self.notes.append(
                 f"{config.shown} was rewritten since the last run (TRUNCATE, VACUUM FULL, CLUSTER or ALTER TABLE). If "
-                "it was emptied and its keys began anew, rows with keys that were read before are not read"
+                "it was emptied and its keys started over, rows with keys that were read before are not read"
             )
         if known.get("query", query) != query:
             floor = "" if before.floor is None else f", except those with keys below {before.floor}"
@@ -237,7 +237,7 @@ class TableRows:
                 f"{floor} were read. New rows with smaller keys would not be seen",
                 state=_STATE,
                 next_step="if only rows at the end were deleted, run again when a greater key is there; if the keys "
-                f"began anew, {BEGIN_ANEW}",
+                f"started over, {BEGIN_ANEW}",
             )
         if micros is not None:  # a time in the future is no floor: others may come before it
             key = min(key, int(at * 1_000_000) // micros) - -(-int(self._lag(described) * 1_000_000) // micros)

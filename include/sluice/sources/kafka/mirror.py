@@ -26,7 +26,7 @@ def mirror(settings: KafkaSettings, group: str, positions: Positions, note: str)
     Raises
     ------
     CopyError
-        When the broker refuses or does not answer, or somebody consumes under this group.
+        When the broker refuses or does not answer, or if the group has members.
 
     Notes
     -----

@@ -33,7 +33,7 @@ class KafkaTopics:
 
     @cached_property
     def topics(self) -> list[str]:
-        """The topics, as the file names them or as its pattern matched them when somebody asked first.
+        """The topics, as the file names them or as its pattern matched them at the first question.
 
         A topic that appears later belongs to the next run.
         """

@@ -2,7 +2,7 @@
 
 An entry has an id and no number. Its offset is the number of entries that were added before it, which Redis counts
 (``entries-added``, since version 7) and which trimming does not change. A consumer group of the pipeline marks the
-stream: it is gone if the stream was deleted and made anew, and it shows how far the pipeline has read.
+stream: it is gone if the stream was deleted and made again, and it shows how far the pipeline has read.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class RedisStreams:
                 f"stream {stream!r} of {self._where} ends with {last.decode()}, and entries up to {seen.decode()} were "
                 "read: it is older than it was, as after a failover",
                 state=_STATE,
-                next_step="restore the stream; or begin anew under another name of the pipeline and path of its sink",
+                next_step="restore the stream; or start over under another name of the pipeline and path of its sink",
             )
         start = added - int(info["length"])
         deleted, first = bytes(info["max-deleted-entry-id"]), info["first-entry"]
@@ -101,7 +101,7 @@ class RedisStreams:
                     f"entries of the stream {stream!r} of {self._where} were deleted one by one (XDEL), up to "
                     f"{deleted.decode()}, before this pipeline read them: the offsets of the others are not known",
                     state=_STATE,
-                    next_step="let the stream be shortened by XTRIM or MAXLEN only; begin anew under another name of "
+                    next_step="let the stream be shortened by XTRIM or MAXLEN only; start over under another name of "
                     "the pipeline and path of its sink",
                 )
             start = read

@@ -192,13 +192,15 @@ def ways_out(found: Difference, path: str, evolve: str) -> list[str]:
         elif not {"element", "key", "value"}.isdisjoint(column.name.split(".")[1:]):  # no expression casts these alone
             whole = column.name.partition(".")[0]
             steps.append(
-                f"build {whole} anew in the transform, with {column.name} as {column.there.simpleString()}; or write "
+                f"build {whole} again in the transform, with {column.name} as {column.there.simpleString()}; or write "
                 f"{whole} under a new name"
             )
         else:
             cast, (whole, dot, _) = f"CAST({column.name} AS {_sql(column.there)})", column.name.partition(".")
             how = (
-                f"build {whole} anew in the transform, with {cast}" if dot else f"cast {whole} in the transform: {cast}"
+                f"build {whole} again in the transform, with {cast}"
+                if dot
+                else f"cast {whole} in the transform: {cast}"
             )
             steps.append(f"{how}; or write {whole} under a new name")
     return steps

@@ -108,7 +108,7 @@ class Guard:
                 table.alter.set_table_properties(self.mark(), raise_if_not_exists=False)
             except CommitFailedError as error:
                 self._table.try_again(error)
-                continue  # somebody committed meanwhile: check again
+                continue  # another program committed meanwhile: check again
             except (DeltaError, OSError, ValueError) as error:
                 raise self._table.failed(error) from error
         raise self._table.crowded()

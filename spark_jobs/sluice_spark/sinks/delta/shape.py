@@ -310,7 +310,7 @@ def _show_statistics(held: Handle) -> None:
         try:
             table.alter.set_table_properties(wanted)
         except CommitFailedError:
-            continue  # somebody committed meanwhile: check again
+            continue  # another program committed meanwhile: check again
         except (DeltaError, OSError, ValueError) as error:
             logger.warning("the properties of the table %s cannot be set: %s", held.path, described(error))
             break
@@ -355,7 +355,7 @@ def check_replaceable(held: Handle, table: DeltaTable | None = None) -> None:
             "cannot be replaced",
             state="nothing was changed",
             next_step=f"with Spark: ALTER TABLE delta.`{held.path}` SET TBLPROPERTIES ('delta.randomizeFilePrefixes' = "
-            "false, 'delta.enableDeletionVectors' = false), then have it write the files anew: "
+            "false, 'delta.enableDeletionVectors' = false), then have it write the files again: "
             f"UPDATE delta.`{held.path}` SET _run = _run; then run again",
         )
     if table is not None:
@@ -411,7 +411,7 @@ def check_key(held: Handle, key: str | None) -> None:
             table.alter.set_table_properties({KEY: key}, raise_if_not_exists=False)
         except CommitFailedError as error:
             held.try_again(error)
-            continue  # somebody committed meanwhile: check again
+            continue  # another program committed meanwhile: check again
         except (DeltaError, OSError, ValueError) as error:
             raise held.failed(error) from error
     raise held.crowded()

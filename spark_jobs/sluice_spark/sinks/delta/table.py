@@ -264,7 +264,7 @@ class DeltaSink(StagesParquet, Writer):
             raise
 
     def _still_there(self, staged: Staged) -> None:
-        """Refuse to commit files that somebody removed, such as a VACUUM without retention."""
+        """Refuse to commit files that a user removed, such as a VACUUM without retention."""
         fs, base = file_system(self.path)
         for file in staged.files:
             try:

@@ -101,7 +101,7 @@ class DeltaUpsert(DeltaSink):
         self._still_there(staged)
         merge = Merge.of(self.path, staged, self._key, self._sequence)
         if self.table() is None:
-            self._made(rows)  # somebody else may do so, too, and put rows there: they are merged with
+            self._made(rows)  # another program may do so, too, and put rows there: they are merged with
         done = self.replace(merge, staged, rows, version, note, name=staged.batch, fence=fence) is not None
         if done:
             self._forget(staged, merge.added(self.path, staged.batch, staged))

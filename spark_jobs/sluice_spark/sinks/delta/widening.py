@@ -1,4 +1,4 @@
-"""Wider types of a table's columns: writes its files anew, and finds out for whom that was done."""
+"""Wider types of a table's columns: writes its files again, and finds out for whom that was done."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def widened_for(commits: Iterable[Commit], app_id: str, version: int) -> list[di
 def with_wider_types(
     root: str, name: str, paths: Iterable[str], columns: pa.Schema, known: dict[str, StagedFile | None]
 ) -> Staged:
-    """Write files of a table anew; numbers get the types that the table's columns have, all else stays as it is.
+    """Write files of a table again; numbers get the types that the table's columns have, all else stays as it is.
 
     Parameters
     ----------

@@ -2,7 +2,7 @@
 
 A commit is a file that appears whole under the next number, or not at all (:mod:`sluice.sinks.manifest`). It names the
 files that it adds and removes and has the commit metadata. Whether a batch is there is looked up in the state that the
-commit follows; if somebody else makes that commit, both are done again. So a batch is there once.
+commit follows; if another program makes that commit, both are done again. So a batch is there once.
 """
 
 from __future__ import annotations

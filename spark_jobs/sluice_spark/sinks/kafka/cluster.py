@@ -128,7 +128,7 @@ class Cluster:
             )
 
     def create(self, name: str, partitions: int, config: Mapping[str, str]) -> None:
-        """Create a topic with the cluster's replication factor, unless somebody else does first."""
+        """Create a topic with the cluster's replication factor, unless another program does first."""
         with self.telling():
             admin = self._admin()  # it must live as long as the answer is awaited
             made = admin.create_topics(

@@ -1,4 +1,4 @@
-"""Hands staged rows to somebody who has no transaction, and then puts the batch on record: at least once.
+"""Hands staged rows to a receiver that has no transaction, and then puts the batch on record: at least once.
 
 The record is a manifest in the folder of staged files (:mod:`sluice.sinks.manifest`). A driver that dies while rows are
 handed over has put nothing on record, and the next run hands all rows of the batch over again.

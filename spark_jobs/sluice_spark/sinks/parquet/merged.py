@@ -41,7 +41,7 @@ class Order(NamedTuple):
     topic: str | None
     partition: int | None
     offset: int | None
-    """These are None in rows that somebody else put there."""
+    """These are None in rows that another program put there."""
 
 
 class _Row(NamedTuple):
@@ -222,7 +222,7 @@ def _orders(batch: Any, sequence: str | None) -> Iterator[Order]:
 
 
 def _values(batch: Any, name: str) -> list[Any]:
-    """Return a column's values; null for a file that is older than the column, or by somebody who left it out."""
+    """Return a column's values; null for a file that is older than the column, or by a writer that left it out."""
     if name not in batch.schema.names:
         return [None] * batch.num_rows
     found: list[Any] = told(batch.column(name)).to_pylist()

@@ -1,7 +1,7 @@
 """Profiles staged rows: from the footers of their files, and for some columns from their values.
 
 Footers are read anyway, so count, nulls, minimum and maximum cost next to nothing. Mean and distinct values are in no
-footer: the columns for which somebody wants them are read back.
+footer: the columns for which a user wants them are read back.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def columns_of(metadata: Any, partition: Mapping[str, str | None]) -> dict[str, 
     """Return what a Parquet footer says of the columns, those within structs by their path.
 
     A column within a list or a map has no nulls of its own, and is left out. Text has no minimum and no maximum here:
-    they say little, and may be somebody's name.
+    they say little, and may be a user's name.
 
     Parameters
     ----------

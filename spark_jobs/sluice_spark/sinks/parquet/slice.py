@@ -232,7 +232,7 @@ def rewritten(
     kept: Callable[[Any], Any] = lambda batch: batch,
     kinds: Callable[[pa.Schema], pa.Schema] = lambda schema: schema,
 ) -> StagedFile | None:
-    """Write a file of a table anew, one row group at a time, in a folder of its own; return it, None without rows.
+    """Write a file of a table again, one row group at a time, in a folder of its own; return it, None without rows.
 
     Parameters
     ----------

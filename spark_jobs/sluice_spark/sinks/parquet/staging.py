@@ -109,7 +109,7 @@ class StagesParquet:
         return reduce(DataFrame.unionByName, written)
 
     def refuse_missing(self: _Place, staged: Staged, next_step: str) -> None:
-        """Refuse to commit files that somebody removed.
+        """Refuse to commit files that a user removed.
 
         Raises
         ------

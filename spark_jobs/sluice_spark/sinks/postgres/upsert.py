@@ -153,7 +153,7 @@ class Upsert:
         """Return the condition under which the row that came replaces the one that is held."""
         if self.sequence is None:
             mine, theirs = _tuple(came, _LAST[:-1]), _tuple("held", _LAST[:-1])
-            # a row that somebody else put there has no offset
+            # a row that another program put there has no offset
             return (
                 f"coalesce(CASE WHEN (held._topic, held._partition) = ({came}._topic, {came}._partition) "
                 f"THEN {came}._offset > held._offset ELSE {mine} > {theirs} END, true)"
