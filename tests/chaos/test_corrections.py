@@ -159,7 +159,7 @@ class ResetCorrection(Correction):
         (IntervalCorrection, "sink-committed"),
         pytest.param(IntervalCorrection, "judged", marks=LONG),
         (LostCorrection, "sink-committed"),
-        (Retraction, "sink-committed"),
+        pytest.param(Retraction, "sink-committed", marks=LONG),
         (ResetCorrection, "epoch-closed"),
         pytest.param(ResetCorrection, "quarantine-emptied", marks=LONG),
         *(
