@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import uuid
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -123,6 +124,10 @@ class SinkCase(ABC):
         """Undo or remove, as a user or a backup does, what the pipeline committed last."""
         raise NotImplementedError
 
+    def drop(self) -> None:
+        """Remove all of the sink, as a user does."""
+        raise NotImplementedError
+
     def worst(self) -> tuple[str, Any]:
         """Return a column, and a value in it that the sink does not hold."""
         raise NotImplementedError
@@ -166,6 +171,9 @@ class Delta(SinkCase):
 
     def lose_answer(self) -> list[bool]:
         return losing(self.monkeypatch, DeltaTable, "create_write_transaction", CommitFailedError("version exists"))
+
+    def drop(self) -> None:
+        shutil.rmtree(self.place)
 
     def take_back(self) -> None:
         table = DeltaTable(self.place)
@@ -221,6 +229,9 @@ class Iceberg(SinkCase):
         error = sa.exc.OperationalError("COMMIT", {}, Exception("the connection is lost"))
         return losing(self.monkeypatch, SqlCatalog, "commit_table", error)
 
+    def drop(self) -> None:
+        self.table.catalog.drop_table(self.table.name())
+
     def take_back(self) -> None:
         *_, before, _ = [snapshot.snapshot_id for snapshot in self.table.snapshots()]
         self.table.manage_snapshots().set_current_snapshot(snapshot_id=before).commit()
@@ -239,6 +250,9 @@ class Files(SinkCase):
 
     def lose_answer(self) -> list[bool]:
         return losing(self.monkeypatch, Manifest, "commit", OSError("stale file handle"))
+
+    def drop(self) -> None:
+        shutil.rmtree(self.root / "out")
 
     def take_back(self) -> None:
         min((self.root / "out" / "_sluice").glob("*.json")).unlink()
@@ -281,6 +295,9 @@ class Postgres(SinkCase):
     def lose_answer(self) -> list[bool]:
         error = dbapi.OperationalError("the connection is lost", status_code=AdbcStatusCode.IO, sqlstate="08006")
         return losing(self.monkeypatch, dbapi.Connection, "commit", error)
+
+    def drop(self) -> None:
+        self.execute("DROP TABLE public.orders, public.sluice_commits")
 
     def take_back(self) -> None:
         self.execute("DROP TABLE public.orders")

@@ -209,6 +209,16 @@ def test_sink_whose_commits_were_taken_back_is_refused(sink_case: SinkCase) -> N
     assert refused.value.exit_code == ExitCode.CHECKPOINT_MISFIT
 
 
+@these(lambda case: case.drop is not SinkCase.drop)
+def test_sink_that_is_dropped_during_a_run_takes_no_further_batch(sink_case: SinkCase) -> None:
+    sink = sink_case.writer()
+    commit(sink_case, sink, 0, 0, 1)
+    sink_case.drop()
+    with pytest.raises(CheckpointError) as refused:
+        commit(sink_case, sink, 1, 1, 2)
+    assert refused.value.exit_code == ExitCode.CHECKPOINT_MISFIT
+
+
 @these(lambda case: case.name not in ("kafka", "foreach", "console", "jsonl"))
 def test_sink_refuses_rows_of_other_columns_by_name(sink_case: SinkCase) -> None:
     sink = sink_case.writer()

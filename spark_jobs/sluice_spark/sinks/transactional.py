@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
-from sluice_spark.sinks.base import Fence, Staged, overtaken
+from sluice_spark.sinks.base import Fence, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
 __all__ = ["Change", "TransactionalSink"]
@@ -89,6 +89,7 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
         self.path, self.app_id, self._staging = path, app_id, staging
         self.partition_by: list[str] = []
         self.owner = str(owner({"app_id": app_id}))
+        self._reached = -1
 
     @property
     def staging(self) -> str:
@@ -100,7 +101,17 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
         """The sink in a sentence."""
         return f"the {self.path}"
 
+    def version(self) -> int:
+        """Return the highest batch that this writer committed; -1 if there is none."""
+        found = self.newest()
+        self._reached = max(self._reached, found)
+        return found
+
     # --- what a sink says of its transactions --------------------------------------------------------------------
+
+    @abstractmethod
+    def newest(self) -> int:
+        """Return the highest batch that this writer committed; -1 if there is none."""
 
     @abstractmethod
     def transaction(self, change: Change) -> AbstractContextManager[S]:
@@ -198,19 +209,32 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
         for _ in range(_ATTEMPTS):
             with self.transaction(change) as state:
                 self.let_pass(state)
-                if self.batch_of(state, self.app_id) >= change.version:
+                found = self.batch_of(state, self.app_id)
+                self._refuse_lost(found)
+                if found >= change.version:
                     return change.counts if self.has(state, change) else None
                 if fence is not None:
                     self._keep_out(state, fence)
                 self.refuse_missing(change.staged, self.lost_files)
                 change.made = self.put(state, change)
             if change.made:
+                self._reached = change.version
                 return change.counts
         raise SinkError(
             f"others commit to {self.shown} all the time: {_ATTEMPTS} attempts failed",
             state="nothing of this batch was committed",
             next_step="run again when fewer others write to it",
         )
+
+    def _refuse_lost(self, found: int) -> None:
+        """Refuse a sink that lacks a batch which this run has seen in it: all of its rows may be gone."""
+        if found < self._reached:
+            raise TakenBackError(
+                f"{self.shown} no longer has batch {self._reached}, which it had in this run: it was dropped, emptied "
+                "or put back meanwhile",
+                state="nothing of this batch was committed; what was committed before is not in the sink any more",
+                next_step=f"restore it to its newest state, and run again; or, to start over, {BEGIN_ANEW}",
+            )
 
     def _keep_out(self, state: S, fence: Fence) -> None:
         for note in filter(fence.rival, self.since(state, fence.since)):

@@ -79,7 +79,7 @@ class Folder(TransactionalSink[State]):
         self.let_pass(self._state())
         return []
 
-    def version(self) -> int:
+    def newest(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
         return self._state().batches.get(self.app_id, -1)
 

@@ -105,7 +105,7 @@ class IcebergTable(TransactionalSink[Table]):
             self.let_pass(self._claimed(table))
         return []
 
-    def version(self) -> int:
+    def newest(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
         table = self._table()
         return -1 if table is None else _mark(table, self.app_id)

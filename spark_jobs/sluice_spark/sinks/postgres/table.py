@@ -101,7 +101,7 @@ class PostgresTable(TransactionalSink[Any]):
                 self.let_pass(cursor)
         return []
 
-    def version(self) -> int:
+    def newest(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
         with self._begun() as (cursor, there):
             return self._commits.batch(cursor, self.app_id) if there else -1
