@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,6 +11,7 @@ import pyarrow.parquet as pq
 from pyiceberg.expressions import AlwaysTrue, BooleanExpression, In
 from pyiceberg.io.pyarrow import ArrowScan
 from pyiceberg.table import FileScanTask, Table
+from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -34,8 +36,12 @@ def names_of(table: Table) -> Callable[[pa.Schema], Mapping[str, str]]:
 
 
 def columns_of(table: Table) -> T.StructType:
-    """Return the columns of a table, for Spark."""
-    return from_arrow_schema(table.schema().as_arrow(), prefer_timestamp_ntz=True)
+    """Return the columns of a table that Spark has a type for. Columns of other engines may have others."""
+    found: list[T.StructField] = []
+    for field in table.schema().as_arrow():
+        with suppress(PySparkTypeError):
+            found += from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields
+    return T.StructType([f for f in found if "time(" not in f.dataType.simpleString()])  # Spark has it in name only
 
 
 def rows_of(table: Table, columns: pa.Schema, runs: Sequence[str] | None) -> Iterator[pa.RecordBatch]:
@@ -56,7 +62,8 @@ def rows_of(table: Table, columns: pa.Schema, runs: Sequence[str] | None) -> Ite
     for task in table.scan(row_filter=where).plan_files():
         found = None if task.delete_files else _stored(table, task, columns)
         if found is None:
-            yield from ArrowScan(table.metadata, table.io, table.schema(), where).to_record_batches([task])
+            read = table.schema().select(*columns.names)
+            yield from ArrowScan(table.metadata, table.io, read, where).to_record_batches([task])
             continue
         for rows in found:
             yield from (rows if runs is None else rows.filter(pc.is_in(rows["_run"], pa.array(runs)))).to_batches()
@@ -67,7 +74,7 @@ def _stored(table: Table, task: FileScanTask, columns: pa.Schema) -> Iterator[pa
     with table.io.new_input(task.file.file_path).open() as file:
         own = pq.ParquetFile(file).schema_arrow
     now = {name: own.field(name) for name in own.names}
-    there = {current: now[name] for name, current in names_of(table)(own).items()}
+    there = {current: now[name] for name, current in names_of(table)(own).items() if current in columns.names}
     empty = {f.name: pa.array([], there[f.name].type if f.name in there else f.type) for f in columns}
     if any(_parts(values.type) != _parts(columns.field(name).type) for name, values in empty.items()):
         return None  # Arrow would make null of a part that has another name

@@ -338,11 +338,13 @@ class IcebergTable(TransactionalSink[Table]):
                 self._config.table, columns, properties={_RETRIES: "0", _OWNER: self.owner, **_BOUNDED}
             )
         except Exception as error:
-            if "UnsupportedPyArrowType" in type(error).__name__ or "UNSUPPORTED" in str(error):
+            # names that Iceberg cannot tell apart: a column a.b beside a struct a with b
+            unfit = "UnsupportedPyArrowType" in type(error).__name__ or "UNSUPPORTED" in str(error)
+            if unfit or str(error).startswith("Invalid schema"):
                 raise ConfigError(
                     f"the {self.path} cannot be created: {str(error).splitlines()[0]}",
                     state="nothing was read or written",
-                    next_step="change this column in transform.sql, for example by to_json or a CAST",
+                    next_step="change this column in transform.sql: by to_json, a CAST, or another name",
                 ) from error
             raise
 
@@ -460,17 +462,19 @@ def _plain(kind: Any) -> Any:
 
 
 def _misfits(table: Table, schema: T.StructType) -> list[str]:
-    there = {f.name: _plain(f.dataType) for f in columns_of(table).fields}
+    there: dict[str, Any] = {f.name: _plain(f.dataType) for f in columns_of(table).fields}
+    named = {f.name: str(f.field_type) for f in table.schema().fields}
     ours = {f.name: _plain(f.dataType) for f in schema.fields}
     needed = {f.name for f in table.schema().fields if f.required}
     found = [
         f"{name} is missing in the table: add it as {kind.simpleString()}"
         for name, kind in ours.items()
-        if name not in there
+        if name not in named
     ]
     found += [
-        f"{name}: {there[name].simpleString()} in the table, {kind.simpleString()} in the pipeline"
+        f"{name}: {there[name].simpleString() if name in there else named[name]} in the table, "
+        f"{kind.simpleString()} in the pipeline"
         for name, kind in ours.items()
-        if name in there and there[name] != kind
+        if name in named and there.get(name) != kind
     ]
     return found + [f"{name} is required, and Sluice writes columns that may be null" for name in sorted(needed)]

@@ -14,8 +14,10 @@ from pyiceberg.partitioning import PartitionField, PartitionSpec
 from pyiceberg.schema import Schema
 from pyiceberg.table import DataScan, FileScanTask
 from pyiceberg.transforms import IdentityTransform
-from pyiceberg.types import LongType, NestedField, StringType
+from pyiceberg.types import LongType, NestedField, StringType, TimeType, UUIDType
 from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StringType as SparkString
+from pyspark.sql.types import StructField, StructType
 from sqlalchemy.exc import OperationalError
 from tests.contract.sinks import BEGIN, Iceberg, commit, note, put, records, rows
 from tests.fixtures.lake import catalog_of
@@ -208,6 +210,32 @@ def test_iceberg_rows_are_read_as_they_are_stored(orders: Iceberg) -> None:
     columns = to_arrow_schema(columns_of(orders.table), timezone="UTC")
     (first, *_) = pa.Table.from_batches(rows_of(orders.table, columns, ["r"])).sort_by("id").to_pylist()
     assert first["parts"] == [{"y": 1}], "a field of a struct that was renamed has its values"
+
+
+def test_iceberg_columns_of_other_engines_are_left_alone_if_spark_has_no_type_for_them(orders: Iceberg) -> None:
+    commit(orders, orders.writer(), 0, 0, 2)
+    with orders.table.update_schema() as update:
+        update.add_column("ref", UUIDType())
+        update.add_column("clock", TimeType())
+    sink = orders.writer()
+    commit(orders, sink, 1, 2, 4)
+    columns = columns_of(orders.table)
+    assert not {"ref", "clock"} & set(columns.names)
+    (there, schema), arrow = sink.as_it_is(), to_arrow_schema(columns, timezone="UTC")
+    assert (there, schema) == (sink, columns)
+    assert sum(batch.num_rows for batch in rows_of(orders.table, arrow, ["r"])) == 4
+    sink.replace(Slice([OffsetRange("t", 0, 0, 1)]), NOTHING, columns, 2, note("r", 2), name="p-e1-000002")
+    assert set(orders.held()) == {1, 2, 3}
+    with pytest.raises(ConfigError) as refused:
+        sink.check(StructType([*orders.schema.fields, StructField("ref", SparkString())]))
+    assert "ref: uuid in the table" in refused.value.what
+
+
+def test_iceberg_names_that_cannot_be_told_apart_are_refused(orders: Iceberg) -> None:
+    inner = StructType([StructField("b", SparkString())])
+    with pytest.raises(ConfigError) as refused:
+        orders.writer(check=False).check(StructType([StructField("a", inner), StructField("a.b", SparkString())]))
+    assert "a.b" in refused.value.what
 
 
 def test_iceberg_table_keeps_the_metadata_of_a_limited_number_of_commits(orders: Iceberg) -> None:
