@@ -59,11 +59,13 @@ class Connection:
             extra = data.get("extra") or {}
             extra = json.loads(extra) if isinstance(extra, str) else extra
             port = int(data["port"]) if data.get("port") else None
-        except (ValueError, AttributeError):
+            if not isinstance(extra, dict):
+                raise TypeError
+        except (ValueError, AttributeError, TypeError):
             raise ConfigError(
                 f"{variable} is not in JSON form",
                 state="nothing was read or written",
-                next_step="write it as a JSON object with conn_type, host, extra",
+                next_step="write it as a JSON object with conn_type, host, port (a number) and extra (an object)",
             ) from None
         return cls(
             conn_id,

@@ -99,7 +99,19 @@ def test_connection_is_read_from_its_variable(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize(
-    "text", ["", "kafka://u:hunter2@h:1", "[]", '"x"', '{"port": "hunter2"}', '{"extra": "{hunter2"}']
+    "text",
+    [
+        "",
+        "kafka://u:hunter2@h:1",
+        "[]",
+        '"x"',
+        '{"port": "hunter2"}',
+        '{"port": [1]}',
+        '{"extra": "{hunter2"}',
+        '{"extra": ["hunter2"]}',
+        '{"extra": 5}',
+        '{"extra": "[1]"}',
+    ],
 )
 def test_connection_variable_that_is_not_json_is_refused_without_its_secret(
     monkeypatch: pytest.MonkeyPatch, text: str

@@ -15,8 +15,9 @@ from sluice.connections import find
 from sluice.errors import ConfigError, ExitCode, SluiceError
 from sluice.home import Home
 from sluice.lag import Backlog, Limits, Status
-from sluice.lag.current import active, backlog
+from sluice.lag.current import Known, active, backlogs
 from sluice.ledger import Ledger
+from sluice.ledger.news import Remembered
 from sluice.pipeline import Pipeline, load, load_all
 from sluice.sources.measurable import Measurable
 from sluice.text import length
@@ -39,17 +40,19 @@ def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, m
     valid = [spec for spec in specs if not isinstance(spec, SluiceError)]
     # lag is measured against Kafka's brokers; a pipeline with another source is an error only if it was named
     looks = _Looks(valid if pipeline else [spec for spec in valid if spec.source.kafka])
-    code = 0
+    code, looked = 0, False
     try:
         while True:
             found = looks.once()
             _print(found, as_json=as_json, metrics=metrics, clear=watch)
             code = exit_code(found) or (int(ExitCode.CONFIG) if broken else 0)
+            looked = True
             if not watch:
                 break
             time.sleep(interval)
     except KeyboardInterrupt:
-        pass  # this is how a watch ends
+        if not (watch and looked):  # this is how a watch ends
+            raise
     finally:
         looks.close()
     return code
@@ -70,31 +73,47 @@ def exit_code(found: Iterable[Backlog]) -> int:
 
 
 class _Looks:
-    """Measures pipelines repeatedly, with one client for each cluster."""
+    """Measures pipelines repeatedly, with one client and one look for all pipelines of a cluster."""
 
     def __init__(self, specs: Sequence[Pipeline]) -> None:
         self._specs = specs
         self._ledger, self._home = Ledger.open(), Home.from_env()
         self._clusters: dict[str, Measurable] = {}
+        self._known: dict[str, Remembered[Known]] = {}
 
     def once(self) -> list[Backlog]:
-        return [self._look(spec) for spec in self._specs]
-
-    def _look(self, spec: Pipeline) -> Backlog:
-        try:
-            return backlog(spec, self._cluster(spec), home=self._home, ledger=self._ledger)
-        except SluiceError as error:  # a missing connection does not affect other pipelines
-            return Backlog(spec.name, (), Limits.of(spec.lag), error)
+        found: dict[str, Backlog | SluiceError] = {}
+        together: dict[str, list[Pipeline]] = {}
+        for spec in self._specs:
+            try:  # a missing connection does not affect other pipelines
+                together.setdefault(self._cluster(spec), []).append(spec)
+            except SluiceError as error:
+                found[spec.name] = error
+        for name, specs in together.items():
+            try:
+                found |= backlogs(
+                    specs,
+                    self._clusters[name],
+                    home=self._home,
+                    ledger=self._ledger,
+                    remembered=self._known.setdefault(name, Remembered()),
+                )
+            except SluiceError as error:
+                found |= {spec.name: error for spec in specs}
+        return [
+            one if isinstance(one := found[spec.name], Backlog) else Backlog(spec.name, (), Limits.of(spec.lag), one)
+            for spec in self._specs
+        ]
 
     def close(self) -> None:
         for cluster in self._clusters.values():
             cluster.close()
 
-    def _cluster(self, spec: Pipeline) -> Measurable:
+    def _cluster(self, spec: Pipeline) -> str:
         name = active(spec, lambda: self._ledger)
         if name not in self._clusters:
             self._clusters[name] = spec.source.kind.cluster(find(name))
-        return self._clusters[name]
+        return name
 
 
 def _print(found: Sequence[Backlog], *, as_json: bool, metrics: str | None, clear: bool) -> None:

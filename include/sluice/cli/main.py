@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import io
 import json
@@ -667,5 +668,6 @@ def main() -> None:
 def _end(code: int, error: dict[str, str], before: int) -> None:
     """End the process. For a program that asked for JSON and got none, print why there is none."""
     if code and code != _INTERRUPTED and "--json" in sys.argv[1:] and printed() == before:
-        print_json({"error": {**error, "exit_code": code}})
+        with contextlib.suppress(BrokenPipeError):  # whoever read it went away, which is why the command ended
+            print_json({"error": {**error, "exit_code": code}})
     sys.exit(code)

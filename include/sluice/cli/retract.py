@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Annotated, Any
@@ -99,8 +100,8 @@ def retract(
             err.print("nothing was retracted: the sink and the ledger are as they were")
             if (held := holder(ledger, spec)) is not None and held.run == of_run:
                 err.print(
-                    f"the pipeline is still held by the verdict of that run: sluice accept {pipeline} {of_run} "
-                    "--reason TEXT",
+                    f"the pipeline is still held by the verdict of that run: sluice accept {pipeline} "
+                    f"{shlex.quote(of_run)} --reason TEXT",
                     markup=False,
                 )
     raise typer.Exit(code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,7 @@ from typing import Any
 from sluice.delta.notes import last_batch, note_of
 from sluice.errors import SinkError, described
 from sluice.ranges import OffsetRange
+from sluice.storage import is_url
 
 __all__ = ["Table", "opened"]
 
@@ -27,6 +29,13 @@ def opened(path: str, failed: Callable[[Exception], SinkError]) -> Any:
     try:
         return DeltaTable(path)
     except TableNotFoundError:
+        if not is_url(path):  # a folder without the right to read it is no missing table
+            try:
+                os.listdir(os.path.join(path, "_delta_log"))
+            except PermissionError as error:
+                raise failed(error) from error
+            except OSError:
+                return None
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise failed(error) from error

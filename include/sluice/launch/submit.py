@@ -254,6 +254,6 @@ def _java_options(home: Home, *, light: bool) -> list[str]:
     if light:
         options.append("-XX:TieredStopAtLevel=1")
     archive = archive_file(home)
-    if is_whole(archive):
+    if is_whole(archive) and not any(map(str.isspace, str(archive))):  # Spark divides the options at blanks
         options.append(f"-XX:SharedArchiveFile={archive}")
     return options

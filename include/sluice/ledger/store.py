@@ -80,7 +80,9 @@ def open_engine(url: str) -> sa.Engine:
         raise LedgerError(
             f"the ledger at {masked(url)} cannot be opened: {described(getattr(error, 'orig', None) or error)}",
             state="nothing was read or written: a run does not write what it cannot account for",
-            next_step="start the database or fix SLUICE_LEDGER_URL, then run again",
+            next_step="see whether its disk is full or read-only, and whether this user may write there; then run again"
+            if sqlite
+            else "start the database or fix SLUICE_LEDGER_URL, then run again",
         ) from error
     return engine
 

@@ -77,12 +77,15 @@ class Checkpoint:
     def _names(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
         try:
-            return [name.rsplit("/", 1)[-1] for name in self._fs.ls(f"{self._root}/{folder}", detail=False)]
-        except FileNotFoundError:
-            return []
+            with self._readable(folder):
+                return [name.rsplit("/", 1)[-1] for name in self._fs.ls(f"{self._root}/{folder}", detail=False)]
+        except CheckpointError as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return []
+            raise
 
     def _numbers(self, folder: str) -> list[int]:
-        return sorted(int(n) for n in self._names(folder) if n.isdigit())
+        return sorted(int(n) for n in self._names(folder) if n.isascii() and n.isdigit())
 
     def _content(self, name: str) -> bytes:
         with self._fs.open(f"{self._root}/{name}", "rb") as file:
@@ -106,12 +109,12 @@ class Checkpoint:
     def _readable(self, name: str) -> Iterator[None]:
         try:
             yield
-        except (LookupError, ValueError, TypeError, AttributeError, OSError) as error:
+        except (LookupError, ValueError, ArithmeticError, TypeError, AttributeError, RecursionError, OSError) as error:
             raise CheckpointError(
                 f"{self.path}/{name} cannot be read: {error}",
                 state="the sink holds what was committed before; nothing was written now",
-                next_step="restore the file from a copy of the checkpoint; or go on with a fresh one: "
-                f"{begin_again('PIPELINE')}",
+                next_step="give this user the right to read it, or restore it from a copy of the checkpoint; or go on "
+                f"with a fresh one: {begin_again('PIPELINE')}",
             ) from error
 
     def planned(self) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -109,8 +110,8 @@ def _refuse_outdated(ledger: Ledger, pipeline: str, run: RunRow, batch: tuple[in
     raise ConfigError(
         f"batch {batch[1]} was judged again: run {newest.run!r} found more that is wrong with it than run {run.run!r}",
         state="nothing was changed; the batch waits",
-        next_step=f"look at what was found then: sluice verdict {pipeline} {newest.run}; and accept that: "
-        f"sluice accept {pipeline} {newest.run} --reason TEXT",
+        next_step=f"look at what was found then: sluice verdict {pipeline} {shlex.quote(newest.run)}; and accept that: "
+        f"sluice accept {pipeline} {shlex.quote(newest.run)} --reason TEXT",
     )
 
 
@@ -181,7 +182,7 @@ def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
             raise ConfigError(
                 f"batch {waits[1]} of run {run_id!r} had been published by run {late.run!r} when it was given up",
                 state="nothing was changed; the batch is in the sink",
-                next_step=f"take it back: sluice retract {pipeline} {late.run} --reason TEXT",
+                next_step=f"take it back: sluice retract {pipeline} {shlex.quote(late.run)} --reason TEXT",
             )
     settled = ledger.carried_out(pipeline, *waits)
     what = "given up" if settled is not None and settled[0] == "BatchGivenUp" else "published, or dropped by a reset"

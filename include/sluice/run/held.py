@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -100,14 +101,15 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
     if run is None or (run.run == run_id and run.state != "done"):
         return
     name, reasons = pipeline.name, (run.judgement or {}).get("reasons") or []
+    named = shlex.quote(run.run)
     why = f": {'; '.join(causes(reasons)[:3])}" if reasons else ""
     waits = waiting(ledger, name, run)
     if waits is None:
         there, back = "what that run wrote is in the sink", "take its rows back"
-        anew = f"sluice validate {name} {run.run}, or clear its task validate"
+        anew = f"sluice validate {name} {named}, or clear its task validate"
     else:
-        there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"sluice run {name} --run {run.run}"
-    retract = f"{back}: sluice retract {name} {run.run} --reason TEXT"
+        there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"sluice run {name} --run {named}"
+    retract = f"{back}: sluice retract {name} {named} --reason TEXT"
     others = [other for other in (run.judgement or {}).get("runs") or [] if other != run.run]
     others = [other for other in others if _has_rows(ledger, name, [other])]
     if others:
@@ -118,7 +120,7 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
         f"pipeline {name!r} is held: run {run.run!r} has the verdict {run.verdict}{why}",
         state=f"nothing was read or written now; {there}, and new records wait in the source, for as long as it "
         "retains them",
-        next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {name} {run.run} --reason TEXT; or "
+        next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {name} {named} --reason TEXT; or "
         f"{retract}fix the suite or the limits, and have it judged again ({anew}). The next run then goes on",
     )
 

@@ -12,7 +12,7 @@ from airflow.sdk import Asset, AssetWatcher
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from sluice.connections import Connection
-from sluice.errors import SluiceError, described
+from sluice.errors import ConfigError, SluiceError, described
 from sluice.home import Home
 from sluice.lag import Backlog
 from sluice.lag.current import Known, backlogs
@@ -55,7 +55,19 @@ def lag_asset(
     """Return the asset of a pipeline's backlog, with its watcher; a DAG that is scheduled on it runs on lag.
 
     It is another asset than the sink's, whose events announce what was written.
+
+    Raises
+    ------
+    ConfigError
+        If the pipeline reads several clusters: a watcher cannot follow to another one.
     """
+    if pipeline.kafka.clusters is not None:
+        raise ConfigError(
+            f"pipeline {pipeline.name!r} has source.kafka.clusters: what watches the lag cannot follow to another "
+            "cluster yet",
+            state="nothing was read or written",
+            next_step="give its DAG a cron schedule",
+        )
     watcher = LagWatcher(
         pipeline=reference,
         dag_id=pipeline.name,
@@ -283,7 +295,11 @@ class _Lookout:
         specs: dict[str, Pipeline] = {}
         for reference in references:
             try:
-                specs[reference] = self._files.load(reference)
+                spec = self._files.load(reference)
+                if spec.source.kind.measured is None:
+                    self.say(reference, ConfigError(f"it reads from source.{spec.source.key} now, which has no lag"))
+                    continue
+                specs[reference] = spec
             except Exception as error:
                 self.say(reference, error)
         found: dict[str, Backlog] = {}

@@ -10,14 +10,16 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 from airflow.sdk.module_loading import import_string
 from airflow.triggers.base import BaseEventTrigger
 from airflow.triggers.shared_stream import SharedStreamManager
 from tests.airflow.conftest import SECRET
 from tests.airflow.triggers.conftest import IDLE, SILENT, seen
 
-from sluice.errors import SluiceError
+from sluice.errors import ConfigError, SluiceError
 from sluice.lag import Backlog
+from sluice.pipeline import load
 from sluice.sources.base import SourceKind
 from sluice_airflow.triggers import lag_watcher as module
 from sluice_airflow.triggers.crossing import Runs
@@ -254,6 +256,20 @@ def test_watcher_of_a_slow_broker_gives_each_pipeline_its_turn(
     assert caplog.text.count("a look reached 1 of 3 pipelines") == 1, "once, until that changes"
     assert len(lookout.look(files, settings, seconds=60)) == 3
     assert len(kafka.clients) == 1
+
+
+def test_watcher_leaves_out_a_pipeline_without_lag_and_none_follows_clusters(kafka: Kafka, pipeline_file: Any) -> None:
+    def reading(name: str, source: dict[str, Any]) -> str:
+        path = pipeline_file(name)
+        path.write_text(yaml.safe_dump({**yaml.safe_load(path.read_text()), "source": source}))
+        return str(path)
+
+    other, healthy = reading("a_other", {"rate": {"rows_per_second": 1}}), str(pipeline_file("z"))
+    connection: Any = object()
+    assert list(module._Lookout(1.0).look([other, healthy], connection, seconds=9)) == [healthy]
+    two = reading("two", {"kafka": {"clusters": ["a", "b"], "topics": ["t"], "origin_header": "o"}})
+    with pytest.raises(ConfigError, match="clusters"):
+        module.lag_asset(load(two), two)
 
 
 def test_watcher_makes_a_new_client_for_new_credentials(kafka: Kafka, pipeline_file: Any) -> None:

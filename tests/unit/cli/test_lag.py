@@ -81,6 +81,17 @@ def test_lag_metrics_replace_a_file_atomically(tmp_path: Path) -> None:
         command._print([], as_json=False, metrics=str(tmp_path / "no" / "file"), clear=False)
 
 
+def test_lag_that_is_interrupted_before_an_answer_is_not_within_its_limits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setattr(command, "load_all", list)
+    monkeypatch.setattr(command._Looks, "once", lambda _: (_ for _ in ()).throw(KeyboardInterrupt))
+    for watch in (False, True):
+        with pytest.raises(KeyboardInterrupt):
+            command.show(None, watch=watch, interval=1, as_json=True, metrics=None)
+
+
 def test_lag_of_all_pipelines_with_a_broken_file_and_another_source(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:

@@ -57,6 +57,18 @@ def test_checkpoint_with_a_damaged_offsets_file_names_it(tmp_path: Path, damage:
     assert "restore" in caught.value.next_step
 
 
+def test_checkpoint_whose_folder_cannot_be_listed_is_damaged(tmp_path: Path) -> None:
+    (tmp_path / "c").write_text("no folder")
+    with pytest.raises(CheckpointError, match="offsets"):
+        Checkpoint(str(tmp_path / "c")).planned()
+
+
+def test_checkpoint_takes_no_other_name_for_a_batch(tmp_path: Path) -> None:
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "²").touch()
+    assert Checkpoint(str(tmp_path)).committed() == []
+
+
 def test_checkpoint_that_lacks_a_plan_or_its_beginning_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError):
         written(tmp_path / "plan", committed=[3], initial={"t": {"0": 0}}).positions()

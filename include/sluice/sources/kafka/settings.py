@@ -63,6 +63,8 @@ def _mistake(properties: Mapping[str, str]) -> tuple[str, str] | None:
         if not _ADDRESS.fullmatch(server):
             shown = server.rpartition("@")[2]  # what is before it may be a password
             return f"bootstrap.servers: {shown!r} is not an address with a port", "write host:port, such as kafka:9092"
+    if not (timeout := properties.get("request.timeout.ms", "1")).isdecimal():
+        return f"request.timeout.ms {timeout!r} is not a number of milliseconds", "write one, such as 30000"
     protocol = properties.get("security.protocol", "PLAINTEXT")
     if protocol not in _PROTOCOLS:
         return f"security.protocol {protocol!r} is not known", f"write one of {', '.join(_PROTOCOLS)}"

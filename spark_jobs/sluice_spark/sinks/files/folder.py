@@ -117,7 +117,8 @@ class Folder(TransactionalSink[State]):
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the folder holds, per topic and partition, ascending."""
-        return offsets_in(gone.find(self.staging, _actions(self._state())).values())
+        with self._files_there():
+            return offsets_in(gone.find(self.staging, _actions(self._state())).values())
 
     def rows_of(self, spark: SparkSession, runs: Sequence[str]) -> tuple[DataFrame, int]:
         """Return the rows that these runs wrote, and their number."""
@@ -154,7 +155,8 @@ class Folder(TransactionalSink[State]):
     @contextmanager
     def transaction(self, change: Change) -> Iterator[State]:
         """Read the state; :meth:`put` commits, by a file that the state's next number gives a name to."""
-        yield self._state()
+        with self._files_there():
+            yield self._state()
 
     def batch_of(self, state: State, writer: str) -> int:
         """Return the highest batch of a writer; -1 if there is none."""
@@ -185,6 +187,18 @@ class Folder(TransactionalSink[State]):
                 f"{self.shown} cannot be written: {error}",
                 state="nothing of this batch was committed",
                 next_step="run again when it can",
+            ) from error
+
+    @contextmanager
+    def _files_there(self) -> Iterator[None]:
+        """Name a file that the manifest has, and that was removed."""
+        try:
+            yield
+        except FileNotFoundError as error:
+            raise SinkError(
+                f"a file of {self.shown} is gone: {error.filename or error}",
+                state="nothing of this batch was committed",
+                next_step=f"restore it from a copy, and run again; or, to start over, {BEGIN_ANEW}",
             ) from error
 
     def _outdated(self, state: State) -> list[str]:

@@ -36,7 +36,7 @@ from sluice_spark.sinks.iceberg.expiry import AGE, expire
 from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
-from sluice_spark.sinks.parquet.unfit import refuse_beyond
+from sluice_spark.sinks.parquet.unfit import refuse_beyond, refuse_boundless
 from sluice_spark.sinks.spilled import spilled
 from sluice_spark.sinks.transactional import Change, TransactionalSink
 
@@ -270,6 +270,9 @@ class IcebergTable(TransactionalSink[Table]):
         change.note |= _folders_of(staged, kept)
         try:
             self._snapshot(table, [*staged.files, *kept.files], removed, change.note)
+        except UnicodeEncodeError:
+            refuse_boundless(self.shown, self.staging, staged, change.schema)
+            raise
         except (OverflowError, ValueError):
             refuse_beyond(self.shown, self.staging, staged, change.schema)
             raise

@@ -17,7 +17,7 @@ from sluice.storage import file_system
 from sluice_spark.columns import holds
 from sluice_spark.sinks.base import Refusal, RowsRefusedError, Staged
 
-__all__ = ["refuse_beyond", "rows_with"]
+__all__ = ["refuse_beyond", "refuse_boundless", "rows_with"]
 
 _PLACE = ("_topic", "_partition", "_offset")
 _DAY = 86_400_000_000
@@ -67,42 +67,65 @@ def refuse_beyond(what: str, root: str, staged: Staged, schema: T.StructType) ->
     RowsRefusedError
         If there are such rows.
     """
+    _refuse(what, root, staged, schema, _TIMES, "a date or time before year 1 or after year 9999", _is_beyond)
+
+
+def refuse_boundless(what: str, root: str, staged: Staged, schema: T.StructType) -> None:
+    """Refuse rows with texts of which pyiceberg cannot make the upper bound of a file: see :func:`refuse_beyond`.
+
+    It counts the 16th letter up by one, and behind U+D7FF there is no letter.
+    """
+    _refuse(what, root, staged, schema, T.StringType, "a longer text whose 16th letter is U+D7FF", _is_boundless)
+
+
+def _refuse(what: str, root: str, staged: Staged, schema: T.StructType, kinds: Any, detail: str, leaf: Any) -> None:
     if "_offset" not in schema.names:
         return
     rows = {
-        place: Refusal("a date or time before year 1 or after year 9999", field.name)
+        place: Refusal(detail, field.name)
         for field in reversed(schema.fields)
-        if holds(field.dataType, lambda kind: isinstance(kind, _TIMES)) or isinstance(field.dataType, T.MapType)
-        for place in rows_with(root, staged, field.name, _is_beyond)
+        if holds(field.dataType, lambda kind: isinstance(kind, kinds)) or isinstance(field.dataType, T.MapType)
+        for place in rows_with(root, staged, field.name, lambda values: _anywhere(values, leaf))
     }
     if rows:
         column = next(iter(rows.values())).column
         raise RowsRefusedError(
-            f"{what} refuses {len(rows):,} rows, with times before year 1 or after year 9999 in {column}",
+            f"{what} refuses {len(rows):,} rows, with {detail} in {column}",
             state="nothing of this batch was committed; what was committed before stays",
-            next_step=f"add a row rule that refuses such records, or write {column} as a text",
+            next_step=f"add a row rule that refuses such records, or change {column} in the transform",
             rows=rows,
         )
 
 
-def _is_beyond(values: Any) -> Any:
-    """Return of each value whether it is, or holds, a date or time before year 1 or after 9999: Python has none."""
+def _anywhere(values: Any, leaf: Callable[[Any], Any]) -> Any:
+    """Return of each value whether a leaf of it is unfit; ``leaf`` says so of values, or returns None."""
     kind = values.type
-    if pa.types.is_timestamp(kind):
-        return _outside(values, _FIRST * _DAY, (_LAST + 1) * _DAY - 1)
-    if pa.types.is_date32(kind):
-        return _outside(values.cast(pa.int32()), _FIRST, _LAST)
+    if (told := leaf(values)) is not None:
+        return told
     found = np.zeros(len(values), dtype=bool)
     if pa.types.is_struct(kind):
         for part in values.flatten():
-            found |= _is_beyond(part)
+            found |= _anywhere(part, leaf)
     elif pa.types.is_map(kind):
         pairs = pa.list_(pa.struct([("key", kind.key_type), ("value", kind.item_type)]))
-        return _is_beyond(values.cast(pairs))
+        return _anywhere(values.cast(pairs), leaf)
     elif pa.types.is_list(kind):
         parents = pc.list_parent_indices(values).to_numpy()
-        found[parents[_is_beyond(pc.list_flatten(values))]] = True
+        found[parents[_anywhere(pc.list_flatten(values), leaf)]] = True
     return found
+
+
+def _is_beyond(values: Any) -> Any:
+    """Return of each date or time whether it is before year 1 or after 9999: Python has none."""
+    if pa.types.is_timestamp(values.type):
+        return _outside(values, _FIRST * _DAY, (_LAST + 1) * _DAY - 1)
+    return _outside(values.cast(pa.int32()), _FIRST, _LAST) if pa.types.is_date32(values.type) else None
+
+
+def _is_boundless(values: Any) -> Any:
+    if not pa.types.is_string(values.type):
+        return None
+    return pc.fill_null(pc.match_substring_regex(values, r"(?s)^.{15}\x{D7FF}."), False).to_numpy(zero_copy_only=False)
 
 
 def _outside(numbers: Any, first: int, last: int) -> Any:

@@ -345,6 +345,16 @@ class PostgresTable(TransactionalSink[Any]):
                         name,
                     )
                 )
+        for field in of_table(schema).fields:
+            if isinstance(field.dataType, T.DateType | T.TimestampType | T.TimestampNTZType):
+                found.append(  # the binary form of one value is that of -infinity
+                    Unfit(
+                        f"NOT isfinite({name_of(field.name)})",
+                        f"a date or time of column {field.name} is out of PostgreSQL's range",
+                        f"add a row rule that refuses such records, or write {field.name} as a text; then run again",
+                        field.name,
+                    )
+                )
         if self._config.keyed:
             key = ", ".join(self._config.key)
             found.append(

@@ -100,6 +100,7 @@ def test_kafka_addresses_are_taken_as_people_write_them(servers: str) -> None:
         (connection({"bootstrap.servers": "a:1,b:x"}), "'b:x'"),
         (connection({"bootstrap.servers": "a:1", "security.protocol": "SASL_TLS"}), "SASL_PLAINTEXT"),
         (connection({"bootstrap.servers": "a:1", "sasl.mechanism": "OAUTHBEARER"}), "OAUTHBEARER"),
+        (connection({"bootstrap.servers": "a:1", "request.timeout.ms": "30s"}), "'30s'"),
     ],
 )
 def test_kafka_connection_is_refused_before_a_broker_is_asked(wrong: Connection, named: str) -> None:

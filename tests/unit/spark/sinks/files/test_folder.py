@@ -6,11 +6,14 @@ from collections.abc import Callable
 
 import pyarrow.parquet as pq
 import pytest
-from tests.contract.sinks import Files, commit
+from tests.contract.sinks import Files, commit, note
 from tests.fixtures.folder import named_files
 
-from sluice.errors import CheckpointError
+from sluice.errors import CheckpointError, SinkError
+from sluice.ranges import OffsetRange
 from sluice.sinks.manifest import files_of
+from sluice_spark.sinks.base import NOTHING
+from sluice_spark.sinks.parquet.slice import Slice
 
 
 def test_files_that_count_are_those_of_the_manifest(case: Callable[..., Files]) -> None:
@@ -37,3 +40,18 @@ def test_files_sink_refuses_a_commit_that_is_missing_or_damaged(case: Callable[.
         files.writer()
     second.write_text(whole)
     assert commit(files, files.writer(), 3, 3, 4)
+
+
+def test_folder_names_a_file_of_its_own_that_is_gone(case: Callable[..., Files]) -> None:
+    files = case(Files)
+    sink = files.writer()
+    commit(files, sink, 0, 0, 3)
+    next((files.root / "out").rglob("*.parquet")).unlink()
+    whole = Slice([OffsetRange("t", 0, 0, 3)])
+    for ask in (
+        lambda: sink.held(whole),
+        lambda: sink.replace(whole, NOTHING, files.schema, 1, note("r", 1), name="p-e1-000001"),
+    ):
+        with pytest.raises(SinkError) as gone:
+            ask()
+        assert ".parquet" in gone.value.what

@@ -25,7 +25,7 @@ from tests.fixtures.lake import catalog_of
 from sluice.connections import Connection
 from sluice.errors import CheckpointError, ConfigError, SinkError
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.base import NOTHING
+from sluice_spark.sinks.base import NOTHING, RowsRefusedError
 from sluice_spark.sinks.iceberg import expiry, table
 from sluice_spark.sinks.iceberg.catalog import _properties
 from sluice_spark.sinks.iceberg.expiry import AGE
@@ -315,3 +315,12 @@ def test_iceberg_metadata_of_an_earlier_version_is_read(orders: Iceberg, monkeyp
     orders.connect()
     commit(orders, orders.writer(), 1, 1, 2)
     assert [known["version"] for known in orders.writer().notes(newer_than=-1)] == [1, 0]
+
+
+def test_iceberg_text_without_an_upper_bound_is_refused_by_its_record(orders: Iceberg) -> None:
+    sink, table = orders.writer(), rows(0, 3)
+    texts = pa.array(["a", "x" * 15 + "\ud7ffyy", None])
+    table = table.set_column(table.column_names.index("name"), "name", texts)
+    with pytest.raises(RowsRefusedError) as refused:
+        sink.commit(orders.stage(sink, 0, table), orders.schema, 0, note("r", 0))
+    assert {place: why.column for place, why in refused.value.rows.items()} == {("t", 0, 1): "name"}

@@ -415,3 +415,17 @@ def test_postgres_errors_are_the_users_or_the_sinks(orders: Postgres) -> None:
 def test_postgres_columns_fit_types_that_lose_nothing(kind: T.DataType, there: str, expected: bool) -> None:
     assert fits(kind, there) is expected
     assert unsupported(kind) is None
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.date32(), -2147472691),
+        (pa.timestamp("us", "UTC"), -9222425352054775808),
+        (pa.timestamp("us"), -9222425352054775808),
+    ],
+)
+def test_postgres_time_whose_binary_form_is_infinity_is_refused(orders: Postgres, kind: Any, value: int) -> None:
+    made = records({"id": 1}, {"id": 2}, at=kind)
+    at = pa.array([None, value], pa.int32() if kind == pa.date32() else pa.int64()).view(kind)
+    assert set(refused_rows(orders, made.set_column(made.column_names.index("at"), "at", at))) == {1}
