@@ -46,7 +46,8 @@ class Guard:
         self._anew = BEGIN_ANEW if keyed else begin_again(str(self._owner), truncate=True)
         self._seen: int | None = None
         self._passed: int | None = None
-        self._id: str | None = None
+        self.wrote = False
+        """Whether this driver has committed: the table then has a version behind that of its creation."""
 
     def examine(self) -> list[str]:
         """Check the commits since the last check by this pipeline; call it before anything is read.
@@ -74,7 +75,6 @@ class Guard:
         commits, base = self._since_last(table)
         self._refuse_undone(commits, base)
         self._seen = self._passed = table.version()
-        self._id = str(table.metadata().id)
         found = [
             f"{commit} of the {self.holds} {self.path} is not a commit of this pipeline: rows may be missing, changed "
             f"or added. {self._compare}"
@@ -92,7 +92,6 @@ class Guard:
         """Take the table as it is: commits that were rolled back or replaced are given up."""
         table = self._table.table()
         self._seen = self._passed = None if table is None else table.version()
-        self._id = None
 
     def _claimed(self) -> DeltaTable | None:
         """Return the table, after setting its owner if it has none; None if there is no table."""
@@ -191,6 +190,12 @@ class Guard:
         if not self._is_mine(table):
             self._claimed()
         now = table.version()
+        if self.wrote and now == 0:
+            raise CheckpointError(
+                f"the {self.holds} {self.path} was dropped since this run began",
+                state="nothing of this batch was written; what was committed before is not in the table any more",
+                next_step=f"restore the table, then run again; or, to write all rows again, {self._anew}",
+            )
         if self._passed is None:
             commits, base = self._since_last(table)
             self._seen = self._passed = base
@@ -204,14 +209,6 @@ class Guard:
             base = self._passed
             commits = self._table.history(table, now - base) if now > base else []
         self._refuse_undone(commits, base)
-        made = str(table.metadata().id)
-        if self._id not in (None, made):
-            raise CheckpointError(
-                f"the {self.holds} {self.path} was dropped since this run began, and made again",
-                state="nothing of this batch was written; what was committed before is not in the table any more",
-                next_step=f"restore the table, then run again; or, to write all rows again, {self._anew}",
-            )
-        self._id = made
         if self._seen == self._passed and not altered(commits):
             self._seen = now
         self._passed = now

@@ -224,6 +224,7 @@ class DeltaSink(StagesParquet, Writer):
                 if self._may_have_landed(full):
                     return True
                 raise self.failed(error) from error
+            self._guard.wrote = True
             return True
         raise self.crowded()
 
@@ -392,6 +393,7 @@ class DeltaSink(StagesParquet, Writer):
             except (DeltaError, OSError, ValueError) as error:
                 if not self._may_have_landed(full):
                     raise self.failed(error) from error
+            self._guard.wrote = True
             del table  # released, so that the next call gets it from the cache
             self._gone(found, before)
             return counts
