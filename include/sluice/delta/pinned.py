@@ -44,7 +44,7 @@ class PinnedTable:
 
     @cached_property
     def files_hash(self) -> str:
-        """What tells this version from one of the same number of a table that was made again: names of files differ."""
+        """A digest of the table's id and its files' names, which differ in a table that was made again."""
         names = sorted(self.table.get_add_actions(flatten=True).column("path").to_pylist())
         return hashlib.sha256("\n".join([str(self.table.metadata().id), *names]).encode()).hexdigest()[:16]
 

@@ -10,7 +10,6 @@ from typing import Any
 from sluice.delta.notes import last_batch, note_of
 from sluice.errors import SinkError, described
 from sluice.ranges import OffsetRange
-from sluice.storage import is_url
 
 __all__ = ["Table", "opened"]
 
@@ -29,13 +28,12 @@ def opened(path: str, failed: Callable[[Exception], SinkError]) -> Any:
     try:
         return DeltaTable(path)
     except TableNotFoundError:
-        if not is_url(path):  # a folder without the right to read it is no missing table
-            try:
-                os.listdir(os.path.join(path, "_delta_log"))
-            except PermissionError as error:
-                raise failed(error) from error
-            except OSError:
-                return None
+        try:  # delta-rs says the same of a folder that this user may not read
+            os.listdir(os.path.join(path, "_delta_log"))
+        except PermissionError as error:
+            raise failed(error) from error
+        except OSError:  # there is none, or it is at a URL
+            return None
         return None
     except (DeltaError, OSError, ValueError) as error:
         raise failed(error) from error

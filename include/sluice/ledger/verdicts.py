@@ -21,7 +21,7 @@ _SETTLED = ("VerdictAccepted", "BatchGivenUp")
 
 @dataclass(frozen=True)
 class LateDecision:
-    """What a user decided of a batch after it had been committed the other way."""
+    """A decision of a user on a batch that was committed the other way before."""
 
     batch: tuple[int, int]
     """Epoch and number."""
@@ -33,7 +33,7 @@ class LateDecision:
 
 
 class Verdicts(LedgerQueries):
-    """What was judged, what was not yet, and which failed verdicts a user accepted."""
+    """Queries for verdicts: of runs that were judged, that wait for a verdict, and that a user accepted."""
 
     def unjudged(self, pipeline: str, kind: str) -> list[str]:
         """Return the ids of runs that died or failed and whose committed rows have no verdict yet, oldest first.

@@ -115,7 +115,7 @@ SINK = (
     ),
     Limit(
         "mode: upsert", "source.kafka.clusters", lambda p, sink: sink.config.keyed and p.origins is not None,
-        "source.kafka.clusters beside {key}.mode: upsert: which row of a key is the newest is told by offsets, and "
+        "source.kafka.clusters beside {key}.mode: upsert: offsets decide which row of a key is the newest, and "
         "each cluster counts its own: choose mode: append, or name one connection",
     ),
     Limit(
@@ -124,7 +124,7 @@ SINK = (
         "{key}.mode: upsert beside {p.keeps} is not supported yet: choose mode: append",
     ),
 )  # fmt: skip
-"""Of each sink, asked with the sink and its key."""
+"""Limits of a sink; asked once for each sink, with it and its key."""
 
 
 SPLITTING = (
@@ -139,7 +139,7 @@ SPLITTING = (
         "which judge records",
     ),
 )  # fmt: skip
-"""Of the expectations by which single rows are quarantined."""
+"""Limits of expectations that quarantine single rows."""
 
 FILE = (
     # further sinks
@@ -335,7 +335,7 @@ FILE = (
         replace(limit, applies=partial(_splitting, limit), told=f"quality.split: {limit.told}") for limit in SPLITTING
     ),
 )  # fmt: skip
-"""Of a pipeline file, in the order in which they are checked."""
+"""Limits of a pipeline file, in the order in which they are checked."""
 
 STRATEGY = (
     Limit(
@@ -369,7 +369,7 @@ STRATEGY = (
         "skipping a batch would silently leave such rows wrong. Choose replay or ignore_range",
     ),
 )  # fmt: skip
-"""Of a recovery strategy, asked with it."""
+"""Limits of a recovery strategy; asked with it."""
 
 INTERVAL = (
     Limit(
@@ -427,7 +427,7 @@ INTERVAL = (
         "pipeline {p.name!r} has no intervals: {p.irreplaceable} cannot replace rows",
     ),
 )  # fmt: skip
-"""Of a run over an interval."""
+"""Limits of runs over an interval."""
 
 REBUILDING = (
     Limit(
@@ -450,13 +450,13 @@ REBUILDING = (
         "any time",
     ),
 )  # fmt: skip
-"""Of making the state of windows or ``dedupe`` again."""
+"""Limits of ``sluice reset --rebuild-state``."""
 
 ARROW = (
     Limit("the Arrow path", "engine: spark", lambda p, _: p.engine == "spark", "the pipeline file says engine: spark"),
     Limit(
         "the Arrow path", "source.kafka.clusters", lambda p, _: p.origins is not None,
-        "source.kafka.clusters: copies of records are told by Spark alone",
+        "source.kafka.clusters: only Spark recognises copies of records",
     ),
     Limit(
         "the Arrow path", "decode: by_topic, by_header", lambda p, _: p.decode.chosen is not None,
@@ -464,7 +464,7 @@ ARROW = (
     ),
     Limit(
         "the Arrow path", "tombstone: delete", lambda p, _: p.decode.deletes,
-        "tombstones delete rows, and Spark alone tells them",
+        "tombstones delete rows, and only Spark recognises them",
     ),
     Limit(  # its batches are large, and their keys are in memory
         "the Arrow path", "mode: upsert of sink.delta", lambda p, _: _merging(p),
@@ -506,7 +506,7 @@ ARROW = (
         "transform.python works on a Spark DataFrame",
     ),
 )  # fmt: skip
-"""Of the path on which the JVM never sees the records, asked with the strategy of a live run, or ``replay``.
+"""Limits of the Arrow path; asked with the strategy of a live run, or ``replay``.
 
 Expressions, types and Spark's settings may speak against it, too.
 """

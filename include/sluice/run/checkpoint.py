@@ -76,13 +76,11 @@ class Checkpoint:
 
     def _names(self, folder: str) -> list[str]:
         self._fs.invalidate_cache()
-        try:
-            with self._readable(folder):
+        with self._readable(folder):
+            try:
                 return [name.rsplit("/", 1)[-1] for name in self._fs.ls(f"{self._root}/{folder}", detail=False)]
-        except CheckpointError as error:
-            if isinstance(error.__cause__, FileNotFoundError):
+            except FileNotFoundError:
                 return []
-            raise
 
     def _numbers(self, folder: str) -> list[int]:
         return sorted(int(n) for n in self._names(folder) if n.isascii() and n.isdigit())

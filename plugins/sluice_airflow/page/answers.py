@@ -19,7 +19,7 @@ _Answer = TypeVar("_Answer")
 
 
 class AskedError(SluiceError):
-    """There is no answer yet; another program asks."""
+    """There is no answer yet; another request asks for it."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The one way in which sinks commit that have transactions: once, behind the fence, whole.
+"""What sinks with transactions share: a batch is committed once, as a whole, and not after a rival of the fence.
 
 :meth:`TransactionalSink.transaction` begins a transaction, or reads the state that a commit will follow. If another
 program commits first, the commit fails, and everything is checked again: a commit always follows the state that was
@@ -40,7 +40,7 @@ class Change:
     staged, schema, version, name, check
         As for :meth:`TransactionalSink.replace`.
     note
-        The commit metadata: ``app_id``, ``version`` and ``attempt``, which no other attempt has, among it.
+        The commit metadata. It includes ``app_id``, ``version`` and ``attempt``, an id of this attempt alone.
 
     Attributes
     ----------
@@ -82,6 +82,8 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
 
     key: ClassVar[str]
     """The key of the pipeline file that names another place, such as ``sink.files.path``."""
+    noun: ClassVar[str] = "table"
+    """The kind of place, in a sentence."""
     lost_files = "run again"
     """What to do if staged files are gone."""
 
@@ -130,7 +132,7 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
 
     @abstractmethod
     def since(self, state: S, version: int) -> Iterable[Mapping[str, Any]]:
-        """Return the commit metadata of all commits behind a version."""
+        """Return the commit metadata of all commits after a version."""
 
     @abstractmethod
     def put(self, state: S, change: Change) -> bool:
@@ -165,7 +167,7 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
         Raises
         ------
         LeaseHeldError
-            If a rival committed behind the fence's version.
+            If a rival committed after the fence's version.
         ConfigError, CheckpointError
             As :meth:`examine`, and if the sink does not fit.
         RowsRefusedError
@@ -249,10 +251,9 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
     def refuse_other(self, other: str | None) -> None:
         """Refuse a sink that another pipeline writes to."""
         if other not in (None, self.owner):
-            where = self.shown.split()[1]
             raise ConfigError(
-                f"{self.shown} belongs to pipeline {other!r}: two pipelines in one {where} would replace, redrive and "
-                "validate each other's rows",
+                f"{self.shown} belongs to pipeline {other!r}: two pipelines in one {self.noun} would replace, redrive "
+                "and validate each other's rows",
                 state="nothing was read or written",
                 next_step=f"give {self.owner!r} another {self.key}",
             )

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.fixtures.golden import Golden
+from tests.fixtures.pipelines import modelled
 
 from sluice.cli import lag as command
 from sluice.cli.lag import exit_code, openmetrics
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, Status
+from sluice.sources.kafka import Cluster
 
 LABEL = r'[a-z]+="(?:[^"\\\n]|\\.)*"'
 SAMPLE = re.compile(rf"^[a-z_]+\{{{LABEL}(?:,{LABEL})*\}} -?[0-9.]+$")
@@ -90,6 +93,25 @@ def test_lag_that_is_interrupted_before_an_answer_is_not_within_its_limits(
     for watch in (False, True):
         with pytest.raises(KeyboardInterrupt):
             command.show(None, watch=watch, interval=1, as_json=True, metrics=None)
+
+
+def test_lag_of_many_waits_for_a_silent_broker_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", '{"conn_type": "kafka", "host": "127.0.0.1", "port": 1}')
+    asked: list[Any] = []
+
+    def silent(self: Any, topics: Any, **_: Any) -> Any:
+        asked.append(topics)
+        raise SourceUnreachableError("no broker answers")
+
+    monkeypatch.setattr(Cluster, "look", silent)
+    looks = command._Looks([modelled(f"pipeline: p{n}") for n in range(3)])
+    found = looks.once()
+    looks.close()
+    assert [(b.pipeline, b.verdict, type(b.error)) for b in found] == [
+        (f"p{n}", Status.UNKNOWN, SourceUnreachableError) for n in range(3)
+    ]
+    assert len(asked) == 1
 
 
 def test_lag_of_all_pipelines_with_a_broken_file_and_another_source(

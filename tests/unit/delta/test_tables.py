@@ -23,6 +23,7 @@ from sluice.delta.paths import check_gone, check_removable, logged
 from sluice.delta.pinned import PinnedTable, pin
 from sluice.delta.refused import Refused, refused
 from sluice.delta.samples import look
+from sluice.delta.table import opened
 from sluice.delta.transactions import transaction_versions
 from sluice.errors import ConfigError, SinkError, SourceUnreachableError
 
@@ -292,3 +293,14 @@ def test_delta_file_that_was_to_go_and_is_there_is_an_error() -> None:
     with pytest.raises(SinkError, match=r"2 files .* such as a") as found:
         check_gone("t", ["a", "b", "c"], ["b", "a"], 7)
     assert "version 7" in found.value.next_step
+
+
+def test_delta_table_that_may_not_be_read_is_no_missing_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(folder: str) -> Any:  # the tests may run as root, who may read everything
+        raise PermissionError(13, "Permission denied", folder)
+
+    asked = str(tmp_path / "none"), lambda error: SinkError(f"unreadable: {error}")
+    assert opened(*asked) is None
+    monkeypatch.setattr("sluice.delta.table.os.listdir", refuse)
+    with pytest.raises(SinkError, match="Permission denied"):
+        opened(*asked)

@@ -53,6 +53,7 @@ class Folder(TransactionalSink[State]):
     """
 
     key = "sink.files.path"
+    noun = "folder"
 
     def __init__(self, config: FilesSink, path: str, app_id: str) -> None:
         super().__init__(path, app_id, path)
@@ -163,7 +164,7 @@ class Folder(TransactionalSink[State]):
         return state.batches.get(writer, -1)
 
     def since(self, state: State, version: int) -> Iterator[dict[str, Any]]:
-        """Yield the commit metadata of all commits behind a version."""
+        """Yield the commit metadata of all commits after a version."""
         return (note for _, note in takewhile(lambda commit: commit[0] > version, self._notes()))
 
     def put(self, state: State, change: Change) -> bool:
@@ -191,7 +192,7 @@ class Folder(TransactionalSink[State]):
 
     @contextmanager
     def _files_there(self) -> Iterator[None]:
-        """Name a file that the manifest has, and that was removed."""
+        """Turn a file that the manifest names, and that was removed, into an error that names it."""
         try:
             yield
         except FileNotFoundError as error:

@@ -15,6 +15,8 @@ from pyspark.errors import PySparkTypeError
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from sluice_spark.columns import holds
+
 __all__ = ["columns_of", "names_of", "rows_of"]
 
 
@@ -41,7 +43,8 @@ def columns_of(table: Table) -> T.StructType:
     for field in table.schema().as_arrow():
         with suppress(PySparkTypeError):
             found += from_arrow_schema(pa.schema([field]), prefer_timestamp_ntz=True).fields
-    return T.StructType([f for f in found if "time(" not in f.dataType.simpleString()])  # Spark has it in name only
+    unknown = T.TimeType  # Spark has the type, and cannot read it
+    return T.StructType([f for f in found if not holds(f.dataType, lambda kind: isinstance(kind, unknown))])
 
 
 def rows_of(table: Table, columns: pa.Schema, runs: Sequence[str] | None) -> Iterator[pa.RecordBatch]:

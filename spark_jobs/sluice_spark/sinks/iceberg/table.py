@@ -253,7 +253,7 @@ class IcebergTable(TransactionalSink[Table]):
         return any(note.get("attempt") == change.note["attempt"] for _, note in _notes(table))
 
     def since(self, table: Table, version: int) -> Iterator[dict[str, Any]]:
-        """Yield the commit metadata of all snapshots behind a version."""
+        """Yield the commit metadata of all snapshots after a version."""
         behind = takewhile(lambda commit: int(commit[0].sequence_number or 0) > version, _notes(table))
         return (note for _, note in behind)
 

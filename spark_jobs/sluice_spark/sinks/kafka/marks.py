@@ -24,7 +24,7 @@ WHOLE = 1000
 behind than this was restored from a copy."""
 _LASTING = ("app_id", "version", "attempt", "topic_id", "run", "staged", "rows", "schema")
 patience = 30.0
-"""Seconds without a mark after which the next ones are hidden by a user's transaction."""
+"""Seconds without a mark after which the next ones are hidden by another program's open transaction."""
 
 
 def read(cluster: Cluster, name: str, *, all_of_them: bool = True) -> list[dict[str, Any]]:

@@ -214,7 +214,7 @@ class PostgresTable(TransactionalSink[Any]):
         return self._commits.batch(cursor, writer)
 
     def since(self, cursor: Any, version: int) -> list[dict[str, Any]]:
-        """Return the commit metadata of all commits behind a version."""
+        """Return the commit metadata of all commits after a version."""
         return self._commits.since(cursor, version)
 
     def put(self, cursor: Any, change: Change) -> bool:

@@ -324,3 +324,9 @@ def test_iceberg_text_without_an_upper_bound_is_refused_by_its_record(orders: Ic
     with pytest.raises(RowsRefusedError) as refused:
         sink.commit(orders.stage(sink, 0, table), orders.schema, 0, note("r", 0))
     assert {place: why.column for place, why in refused.value.rows.items()} == {("t", 0, 1): "name"}
+
+
+def test_iceberg_struct_with_a_field_that_is_called_like_a_type_is_no_foreign_column(orders: Iceberg) -> None:
+    inner = pa.struct([("time(ms)", pa.int64())])
+    put(orders, orders.writer(check=False), 0, records({"id": 1, "took": {"time(ms)": 5}}, id=pa.int64(), took=inner))
+    assert "took" in columns_of(orders.table).names
