@@ -70,7 +70,7 @@ class Adoption:
         sink = self._sink
         with self.ledger.acquire(old, f"adopt-as-{new}"), self.ledger.acquire(new, f"adopt-{old}") as lease:
             settings = _settings(sink)
-            if old in self.ledger.former_names(new):
+            if old in self.ledger.runs.former_names(new):
                 return self._put_right()
             begun = settings.get(ADOPTING) == old and settings.get(OWNER) == new
             if not begun:
@@ -81,7 +81,7 @@ class Adoption:
             point("adoption-begun")
             refused = self._versions(quarantine, [quarantine_app_id(name) for name in names])
             _hand(quarantine, refused, {OWNER: new, HOLDS: "quarantine"})
-            sealed = [log.app_id(number) for number in range(1, self.ledger.epoch(old).number + 1)]
+            sealed = [log.app_id(number) for number in range(1, self.ledger.offsets.epoch(old).number + 1)]
             _hand(log.path, self._versions(log.path, sealed), {OWNER: new, HOLDS: "log"})
             point("tables-adopted")
             for folder in (self.home.join("checkpoints", "{}"), self.home.log("{}"), self.home.source("{}")):
@@ -116,21 +116,23 @@ class Adoption:
                 state=_UNTOUCHED,
                 next_step="leave also out while the name changes; then add it again, with other places",
             )
-        if not self.ledger.runs(old, limit=1):
+        if not self.ledger.runs.newest(old, limit=1):
             raise ConfigError(
                 f"the ledger has no run of pipeline {old!r}",
                 state=_UNTOUCHED,
                 next_step="give the name under which it ran before: sluice status lists the names",
             )
-        busy = {run for scope, run in self.ledger.at_work(old).items() if scope}
+        busy = {run for scope, run in self.ledger.runs.at_work(old).items() if scope}
         if busy:
             raise ConfigError(
                 f"pipeline {old!r} is at work: {', '.join(sorted(busy))}",
                 state=_UNTOUCHED,
                 next_step="try again when these runs have ended",
             )
-        if self.ledger.runs(new, limit=1):
-            known = [run for run in self.ledger.runs(new, limit=1000) if self.ledger.accounts(new, run.run)]
+        if self.ledger.runs.newest(new, limit=1):
+            known = [
+                run for run in self.ledger.runs.newest(new, limit=1000) if self.ledger.offsets.accounts(new, run.run)
+            ]
             if known:
                 raise ConfigError(
                     f"pipeline {new!r} has runs of its own, such as {known[0].run!r}: two accounts cannot be merged",
@@ -144,7 +146,7 @@ class Adoption:
                     state=_UNTOUCHED,
                     next_step="choose a name that no pipeline has used, or remove the folder if nothing needs it",
                 )
-        others = {settings.get(OWNER), *_writers(sink)} - {None, old, *self.ledger.former_names(old)}
+        others = {settings.get(OWNER), *_writers(sink)} - {None, old, *self.ledger.runs.former_names(old)}
         if others:
             raise ConfigError(
                 f"the table {sink} belongs to pipeline {', '.join(sorted(map(str, others)))}, not to {old} alone",
@@ -162,13 +164,13 @@ class Adoption:
 
     def _ends(self) -> Iterator[tuple[str, int, int]]:
         """Yield, for each writer of the old name, its application id and its last batch in the ledger and the table."""
-        table, newest = _open(self._sink), self.ledger.epoch(self.old)
+        table, newest = _open(self._sink), self.ledger.offsets.epoch(self.old)
         for name, (_, batch) in last_commits(self.ledger, self.old).items():
             yield name, batch, last_batch(table, name)
         if newest.route is Route.LOG:
             log, number = WriteAheadLog(self.home.log(self.old), self.old), newest.number
             if Checkpoint(self.home.checkpoint(self.old, number)).defined():
-                applied = applied_batch(log, number, self.ledger.furthest(self.old, number, batches=1 << 31))
+                applied = applied_batch(log, number, self.ledger.offsets.furthest(self.old, number, batches=1 << 31))
             else:
                 applied = last_batch(table, app_id(self.old, number))
             yield log.app_id(number), log.version(number), applied

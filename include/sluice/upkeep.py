@@ -107,7 +107,7 @@ def vacuum(
         )
     tables = _tables(pipeline, home)
     _refuse_unsettled(ledger, pipeline, home)
-    names = {pipeline.name, *ledger.former_names(pipeline.name)}
+    names = {pipeline.name, *ledger.runs.former_names(pipeline.name)}
     return [_sweep(table, keep, names, dry_run=dry_run) for table in tables]
 
 
@@ -227,7 +227,7 @@ def _refuse_unsettled(ledger: Ledger, pipeline: Pipeline, home: Home) -> None:
             return
     what = f"the sink {sink.path} holds {ahead[0]}, and the ledger does not have it yet"
     state = "nothing was removed: refused records of that batch may not be in the quarantine yet"
-    if busy := sorted(ledger.at_work(pipeline.name).values()):
+    if busy := sorted(ledger.runs.at_work(pipeline.name).values()):
         raise LeaseHeldError(
             f"{what}: {', '.join(busy)} is at work", state=state, next_step="vacuum again when it has ended"
         )

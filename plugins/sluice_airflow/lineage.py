@@ -56,10 +56,10 @@ def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     """
     ledger = Ledger.open()
     try:
-        account = ledger.account(pipeline.name, run_id)
+        account = ledger.runs.account(pipeline.name, run_id)
     except UnknownRunError:
         account = {}
-    ranges = joined(a.range for a in ledger.accounts(pipeline.name, run_id)) if account else []
+    ranges = joined(a.range for a in ledger.offsets.accounts(pipeline.name, run_id)) if account else []
     inputs = []
     # of a pattern, and of several clusters, the topics from which something was read
     several = pipeline.origins is not None and ranges

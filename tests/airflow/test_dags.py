@@ -127,7 +127,7 @@ def test_dag_run_ends_at_the_first_try_after_a_failure_that_a_retry_cannot_help(
     run = dag.test(logical_date=None)
     (ingest,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
     assert (str(run.state), str(ingest.state), ingest.try_number, ingest.max_tries) == ("failed", "failed", 1, 3)
-    row = Ledger.open().run("flights", run.run_id)
+    row = Ledger.open().runs.find("flights", run.run_id)
     assert row.attempts == 1
     assert "in all: 5 planned, 5 written" in capfd.readouterr().out, "what it committed before it failed"
 
@@ -143,7 +143,7 @@ def test_dag_run_with_wrong_params_ends_at_once_and_reads_nothing(dag: DAG, spar
     run = dag.test(logical_date=None, run_conf={"strat": "2013-03-01T00:00:00Z"})
     (first,) = (ti for ti in run.get_task_instances() if ti.task_id == "wait_for_lag")
     assert (str(run.state), str(first.state), first.try_number) == ("failed", "failed", 1)
-    assert (spark.calls.get(RUN), Ledger.open().runs("flights")) == (None, [])
+    assert (spark.calls.get(RUN), Ledger.open().runs.newest("flights")) == (None, [])
     assert "'start'" in capfd.readouterr().out
 
 
@@ -163,7 +163,7 @@ def test_dag_run_of_a_held_pipeline_is_skipped_until_the_verdict_is_accepted(
         run = dag.test(logical_date=None, run_conf={"recovery": recovery})
         assert states(run) == dict.fromkeys(TASKS[1:], "skipped") | {"wait_for_lag": "success"}
         # one by wal landed records and so is in the ledger, and announces nothing of the rows that are held
-        assert (Ledger.open().run("flights", run.run_id) is None) is (recovery == "replay")
+        assert (Ledger.open().runs.find("flights", run.run_id) is None) is (recovery == "replay")
     assert events() == []
     accept(Ledger.open(), "flights", bad.run_id, reason="known gap")
     spark.plan(RUN, written=[12], verdict="passed")
@@ -181,7 +181,7 @@ def test_dag_run_ends_a_driver_that_hangs_by_the_execution_timeout_and_tries_aga
     run = dag.test(logical_date=None, run_conf={"validate": False})
     (found,) = (ti for ti in run.get_task_instances() if ti.task_id == "ingest")
     assert (str(found.state), found.try_number) == ("success", 2)
-    (row,) = Ledger.open().runs("flights")
+    (row,) = Ledger.open().runs.newest("flights")
     assert (row.run, row.state) == (run.run_id, "done")
     pids = [int(pid) for pid in (spark.folder / "pids").read_text().split()]
     assert [p for p in pids if psutil.pid_exists(p) and psutil.Process(p).status() != psutil.STATUS_ZOMBIE] == []

@@ -57,7 +57,7 @@ def test_lag_look_takes_limits_home_and_ledger_from_their_owners(
     seen: list[Any] = []
 
     def fake(pipeline: Any, cluster: Any, *, home: Any, ledger: Any, limits: Any) -> Backlog:
-        seen.append((pipeline.name, cluster.timeout, home, ledger.epoch("demo").number, limits))
+        seen.append((pipeline.name, cluster.timeout, home, ledger.offsets.epoch("demo").number, limits))
         return behind(1)
 
     monkeypatch.setattr(gate, "backlog", fake)

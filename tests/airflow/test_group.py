@@ -75,7 +75,10 @@ def test_groups_of_one_dag_have_a_run_a_verdict_and_an_event_each(
         ("x-sluice://orders", 7, "passed"),
         ("x-sluice://refunds", 5, "warned"),
     ]
-    assert [Ledger.open().run(name, f"two.{run.run_id}").state for name in ("orders", "refunds")] == ["done", "done"]
+    assert [Ledger.open().runs.find(name, f"two.{run.run_id}").state for name in ("orders", "refunds")] == [
+        "done",
+        "done",
+    ]
     assert spark.calls["run"]["action"].recovery in ("hot", "replay")
     links = {
         link.name: xcom(run, "back.validate", link.xcom_key)

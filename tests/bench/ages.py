@@ -189,19 +189,20 @@ class Log(_Life):
 class Accounts(_Life):
     def run(self, number: int) -> None:
         ledger, accounts, run = Ledger.open(f"sqlite:///{self.root}/ledger.db"), _accounts(number), f"run-{number}"
-        for ask in (ledger.epoch, ledger.topic_ids, ledger.leaders, ledger.last_batches, ledger.interval_keys):
+        offsets, runs = ledger.offsets, ledger.runs
+        for ask in (offsets.epoch, runs.topic_ids, runs.leaders, offsets.last_batches, offsets.interval_keys):
             ask("p")
-        ledger.paces("p", limit=5)
-        ledger.furthest("p", 1)
-        ledger.lost("p")
+        ledger.runs.paces("p", limit=5)
+        ledger.offsets.furthest("p", 1)
+        ledger.offsets.lost("p")
         ranges = [a.range for a in accounts]
         with attempt(ledger, run, *ranges, state="done", closed={"seconds": 1.0}) as own:
             ledger.record(own, BatchStarted(epoch=1, batch=number, ranges=ranges))
             ledger.record(own, *batch_committed(1, number, accounts))
             ledger.record(own, Judged(verdict="passed", judgement={}), run_id=run)
-        upto = sorted(ledger.unannounced("p", run).upto.items())
+        upto = sorted(ledger.runs.unannounced("p", run).upto.items())
         ledger.decide("p", run, Announced(upto=upto, version=None))
-        ledger.account("p", run)
+        ledger.runs.account("p", run)
 
 
 def _accounts(number: int) -> list[Any]:

@@ -84,7 +84,7 @@ def judgements(asked: dict[str, Any]) -> None:
     import_gx()
     from tests.bench.bare_gx import validate
 
-    sink = Tables.of(pipeline, home, Ledger.open().epoch(pipeline.name)).sink
+    sink = Tables.of(pipeline, home, Ledger.open().offsets.epoch(pipeline.name)).sink
     suite = Suite.of(pipeline)
     assert suite is not None
 

@@ -95,7 +95,7 @@ def _kill(bench: Bench, options: Options, strategy: str) -> list[dict[str, Any]]
         landed = _landed(bench, name)
         second = bench.run(file, "--no-validate", "--run", "second")
         ledger = Ledger.open()
-        written = sum(int(ledger.account(name, run)["written"]) for run in ("first", "second"))
+        written = sum(int(ledger.runs.account(name, run)["written"]) for run in ("first", "second"))
         if written != options.records:
             raise SystemExit(f"{written} records in the sink")
         applied = sum(n for ran in (first, second) for _, n in ran.batches)
@@ -145,7 +145,7 @@ def redrive(bench: Bench, options: Options) -> dict[str, Any]:
     bench.run(file("wal"), "--no-validate", "--run", "r", expect=1, env={**env, "POISON_IDS": poison})
     bench.run(file("ignore_range"), "--no-validate", "--run", "r", env={**env, "POISON_IDS": poison})
     ledger = Ledger.open()
-    (lost,) = [row.range for row in ledger.lost(name)]
+    (lost,) = [row.range for row in ledger.offsets.lost(name)]
     bench.topics.delete_records(topic, bench.topics.ends(topic))
     log = WriteAheadLog(str(bench.home / "logs" / name), name)
     holding = {s.path for s in log.segments([lost])}
@@ -155,7 +155,7 @@ def redrive(bench: Bench, options: Options) -> dict[str, Any]:
         os.utime(f, (0, f.stat().st_mtime))  # relatime: the next read sets it
     ran = bench.sluice("redrive", str(file("replay")), "--no-validate", "--json", "--run", "again", env=env)
     opened = {path for path, f in files.items() if f.stat().st_atime > 0}
-    if ledger.lost(name) or ran.account["written"] != len(lost):
+    if ledger.offsets.lost(name) or ran.account["written"] != len(lost):
         raise SystemExit(f"not redriven: {ran.out}")
     if not holding <= opened:
         raise SystemExit("this file system does not keep times of access: what was opened is not known")

@@ -76,7 +76,7 @@ def retract(sandbox: Sandbox, *arguments: str, expect: int = 0) -> str:
 
 def reset(sandbox: Sandbox, *options: str, run: str | None = None, expect: int = 0) -> str:
     """Reset in this process: a reset needs no Spark session; return the error's text."""
-    run = run or f"reset {sandbox.ledger.count(sandbox.name)}"
+    run = run or f"reset {sandbox.ledger.runs.count(sandbox.name)}"
     begin = next((option.partition("=")[2] for option in options if option.startswith("--from=")), None)
     flags = {"--truncate": "truncate", "--yes": "agreed", "--rebuild-state": "rebuild"}
     asked: dict[str, Any] = {flags[option]: True for option in options if not option.startswith("--from=")}
@@ -156,7 +156,7 @@ def by_run(sandbox: Sandbox, path: str = "table") -> Counter[str]:
 
 def notes(sandbox: Sandbox, run: str) -> list[str]:
     """Return what is noted of a run."""
-    return list(sandbox.ledger.known_run(sandbox.name, run).notes)
+    return list(sandbox.ledger.runs.known(sandbox.name, run).notes)
 
 
 def versions(sandbox: Sandbox) -> list[int]:

@@ -51,5 +51,5 @@ def woken(driver: Driver) -> str:
 
 def lost(sandbox: Sandbox) -> Counter[Offset]:
     """Offsets that are open as lost."""
-    spans = [row.range for row in sandbox.ledger.lost(sandbox.name)]
+    spans = [row.range for row in sandbox.ledger.offsets.lost(sandbox.name)]
     return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))

@@ -50,6 +50,6 @@ def test_hudi_out_of_range_on_one_partition_leaves_the_position_of_the_others(sa
     sandbox.run("second")
     assert sandbox.account("second") == dict(planned=8, written=6, filtered=0, quarantined=0, absent=0, lost=2)
     assert set(sandbox.sink().values()) == {1}
-    assert [(row.range.partition, row.range.start, row.range.end) for row in sandbox.ledger.lost(sandbox.name)] == [
-        (0, 4, 6)
-    ]
+    assert [
+        (row.range.partition, row.range.start, row.range.end) for row in sandbox.ledger.offsets.lost(sandbox.name)
+    ] == [(0, 4, 6)]

@@ -56,7 +56,7 @@ class IntervalCorrection(Correction):
         assert self.refused <= self.sandbox.quarantine()
         wrote = commands.by_run(self.sandbox)
         assert (wrote["before"], sum(n for run, n in wrote.items() if run.startswith("fix"))) == (9, 9)
-        (*_, row) = [row for row in self.sandbox.ledger.runs(self.sandbox.name) if row.run == "fix-1"]
+        (*_, row) = [row for row in self.sandbox.ledger.runs.newest(self.sandbox.name) if row.run == "fix-1"]
         assert row.state in ("abandoned", "done")
 
 
@@ -97,7 +97,7 @@ class DroppedCorrection(Correction):
         events = [e["payload"] for e in self.sandbox.ledger.events(self.sandbox.name) if e["type"] == "RangeRedriven"]
         assert [event["source"] for event in events] == [{"kind": "dropped", "reason": "test data"}]
         split = Counter[str]()
-        for run in self.sandbox.ledger.runs(self.sandbox.name):
+        for run in self.sandbox.ledger.runs.newest(self.sandbox.name):
             split.update(self.sandbox.account(run.run) if run.kind == "redrive" else {})
         assert (split["planned"], split["filtered"], split["written"]) == (4, 4, 0)
 
@@ -142,11 +142,11 @@ class ResetCorrection(Correction):
         reset(self.sandbox, "--from=latest", run="reset")
         assert not lost(self.sandbox), "the same run once more is the same reset"
         reset(self.sandbox, *AGAIN, run="the same once more")
-        assert self.sandbox.ledger.account(self.sandbox.name, "the same once more")["reset"]["epoch"] is None
+        assert self.sandbox.ledger.runs.account(self.sandbox.name, "the same once more")["reset"]["epoch"] is None
         self.sandbox.run("again")
 
     def check(self, done: bool) -> None:
-        read = [self.sandbox.account(run.run)["planned"] for run in self.sandbox.ledger.runs(self.sandbox.name)
+        read = [self.sandbox.account(run.run)["planned"] for run in self.sandbox.ledger.runs.newest(self.sandbox.name)
                 if run.run in ("live", "again")]  # fmt: skip
         assert read[0] == 16, "the newest run of all"
         assert self.sandbox.account("first")["written"] == 9, "the account of earlier runs stays"

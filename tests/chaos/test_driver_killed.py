@@ -33,7 +33,7 @@ def test_driver_that_is_killed_ends_with_each_record_once_and_then_nothing_to_do
     sandbox.run("r")
     sandbox.assert_exact()
     assert sandbox.orphans() == sandbox.orphans("table_quarantine") == set()
-    row = sandbox.ledger.known_run(sandbox.name, "r")
+    row = sandbox.ledger.runs.known(sandbox.name, "r")
     assert (row.state, row.attempts) == ("done", 2)
 
     before, events = versions(sandbox), len(sandbox.ledger.events(sandbox.name, limit=10_000))

@@ -109,7 +109,7 @@ def test_new_epoch_writes_no_window_once_more(
     assert rows, "the new epoch writes its own"
     assert again != rows, "and would write others"
     assert new.held() == before + rows
-    moved = [sandbox.ledger.account(sandbox.name, run).get("windows", {}) for run in ("second", "third")]
+    moved = [sandbox.ledger.runs.account(sandbox.name, run).get("windows", {}) for run in ("second", "third")]
     assert [sum(each.get(key, 0) for each in moved) for key in ("late", "former")] == [late, out - late]
     assert sum(sandbox.account(run)["filtered"] for run in ("second", "third")) == out
     assert late < out
@@ -139,7 +139,7 @@ def test_updated_window_is_never_replaced_by_a_part_of_it(sandbox: Sandbox, size
     sandbox.run("second")
     behind = Counter(span for at, *_ in new for span in stream.spans(at) if span[0] > BEGIN + 130 * MINUTE)
     assert stream.held() == before + Counter((*span, "a", n, n) for span, n in behind.items())
-    moved = sandbox.ledger.account(sandbox.name, "second").get("windows", {})
+    moved = sandbox.ledger.runs.account(sandbox.name, "second").get("windows", {})
     assert (moved["former"], moved["late"], moved["partly_late"]) == (2, 0, 1 if size == "1h" else 0)
     assert sandbox.account("second") == dict(planned=4, written=2, filtered=2, quarantined=0, absent=0, lost=0)
     assert {w["window_start"] for w in stream.state()["windows"]} == {milliseconds(start) for start, _ in behind}
@@ -172,7 +172,7 @@ def test_reset_drops_the_state_of_a_processor(sandbox: Sandbox, truncate: bool) 
     new = [f for place, f in feed.records.items() if f is not None and place[1] >= ends[place[0]]]
     former = [f for f in new if f["dep_time"] is not None and departure(f) <= watermark]
     assert former
-    account = sandbox.ledger.account(sandbox.name, "second")["processor"]
+    account = sandbox.ledger.runs.account(sandbox.name, "second")["processor"]
     assert 0 < account["former"] <= len(former), "those that the new epoch's own watermark did not make late"
     assert account["former"] + account["late"] >= len(former)
     assert account["former_to"] == milliseconds(watermark)

@@ -93,6 +93,6 @@ def test_evolve_adds_columns_with_an_interval_and_a_redrive(sandbox: Sandbox) ->
     assert [row["raw"] for row in listed(sandbox) if row["raw"]] == ["{"] * 4
     assert not sandbox.quarantine()
     assert recorded(sandbox)[-1] == [{"column": "raw", "type": "string"}]
-    assert "columns added to the sink: raw string" in sandbox.ledger.account(sandbox.name, "moved")["notes"]
+    assert "columns added to the sink: raw string" in sandbox.ledger.runs.account(sandbox.name, "moved")["notes"]
     assert sandbox.sink() == Counter(sandbox.produced)
     sandbox.assert_balanced()

@@ -57,21 +57,21 @@ def test_rescued_fields_and_the_profile_are_those_of_the_rows(
     configure(sandbox, rescue=False, recovery=recovery, engine=engine)
     feed(sandbox)
     sandbox.run("before")
-    assert "rescued" not in sandbox.ledger.account(sandbox.name, "before")
+    assert "rescued" not in sandbox.ledger.runs.account(sandbox.name, "before")
     configure(sandbox, recovery=recovery, engine=engine)
     feed(sandbox)
     sandbox.run("killed", kill_at=point)
     sandbox.run("after")
     sandbox.assert_exact()
     assert kept(sandbox) == wanted(range(24), since=12)
-    accounts = [sandbox.ledger.account(sandbox.name, run) for run in ("killed", "after")]
+    accounts = [sandbox.ledger.runs.account(sandbox.name, run) for run in ("killed", "after")]
     counted = [Rescued(**account.get("rescued", {})) for account in accounts]
     assert counted[0] | counted[1] == Rescued(3, {"ab": 3, "tax": 3})
     last = next(each for each in counted[::-1] if each.records)
     shown = " ".join(sandbox.cli("status", sandbox.name).stderr.split())
     assert f"{last.records} records have fields that the schema does not have" in shown
 
-    found = sandbox.ledger.profile(sandbox.name, ("killed", "after")) or NO_ROWS
+    found = sandbox.ledger.profiles.of(sandbox.name, ("killed", "after")) or NO_ROWS
     written = [n for n in range(12, 24) if n % 4 != 3]
     amounts = [n / 2 for n in written if n % 3]
     assert found.rows == len(written) == 9
@@ -96,10 +96,13 @@ def test_interval_and_redrive_keep_and_count_rescued_fields(sandbox: Sandbox) ->
     sandbox.run("after")  # enters the interval: its commit says which fields it kept
     expected = wanted(range(12)) + Counter([(100, '{"tax":{}}')])
     assert kept(sandbox) == expected
-    assert sandbox.ledger.account(sandbox.name, "again")["rescued"] == {"records": 4, "fields": {"tax": 4, "ab": 3}}
-    assert (sandbox.ledger.profile(sandbox.name, ["again"]) or NO_ROWS).rows == 10
+    assert sandbox.ledger.runs.account(sandbox.name, "again")["rescued"] == {
+        "records": 4,
+        "fields": {"tax": 4, "ab": 3},
+    }
+    assert (sandbox.ledger.profiles.of(sandbox.name, ["again"]) or NO_ROWS).rows == 10
     configure(sandbox, schema=SCHEMA.replace("id BIGINT", "id STRING"), transform=AS_NUMBER["transform"])
     sandbox.run("moved", redriven="quarantined")
     assert kept(sandbox) == expected + Counter([(None, '{"z":1}')])
-    assert sandbox.ledger.account(sandbox.name, "moved")["rescued"] == {"records": 1, "fields": {"z": 1}}
+    assert sandbox.ledger.runs.account(sandbox.name, "moved")["rescued"] == {"records": 1, "fields": {"z": 1}}
     sandbox.assert_balanced()

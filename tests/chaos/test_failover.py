@@ -42,7 +42,7 @@ def test_failover_over_and_back_with_each_record_once(mirrored: Mirrored) -> Non
     mirrored.make(2, prefix=THERE)  # produced there, without a header
     mirrored.run("on the second")
     assert split(mirrored, "on the second") == (12, 4, 8, 0)
-    assert mirrored.ledger.account(mirrored.name, "on the second")["copies"] == 8
+    assert mirrored.ledger.runs.account(mirrored.name, "on the second")["copies"] == 8
     assert mirrored.open() == [f"{topic}-0 [5, 6)", f"{topic}-1 [5, 6)"], "the mirror brought the others"
     mirrored.proved(missing=(10, 11))
     (lag,) = json_of(mirrored, "lag")
@@ -65,7 +65,7 @@ def test_failover_over_and_back_with_each_record_once(mirrored: Mirrored) -> Non
     assert split(mirrored, "on the first again") == (6, 4, 2, 0)
     mirrored.proved()
     go_to(mirrored, "kafka_default", "back again")
-    assert mirrored.ledger.account(mirrored.name, "back again")["failover"]["epoch"] is None
+    assert mirrored.ledger.runs.account(mirrored.name, "back again")["failover"]["epoch"] is None
     before = mirrored.cli("status", mirrored.name, "--json").stdout
     mirrored.ledger.rebuild()
     assert mirrored.cli("status", mirrored.name, "--json").stdout == before

@@ -35,7 +35,7 @@ def refused(sandbox: Sandbox, run: str, **options: Any) -> str:
 
 
 def waits(sandbox: Sandbox, run: str) -> tuple[int, int] | None:
-    return waiting(sandbox.ledger, sandbox.name, sandbox.ledger.known_run(sandbox.name, run))
+    return waiting(sandbox.ledger, sandbox.name, sandbox.ledger.runs.known(sandbox.name, run))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_batch_that_fails_is_published_once_when_it_is_accepted(
     sandbox.run("first", validate=True)
     first = sandbox.sink()
     assert sum(first.values()) == 6
-    assert sandbox.ledger.known_run(sandbox.name, "first").verdict == "passed"
+    assert sandbox.ledger.runs.known(sandbox.name, "first").verdict == "passed"
     fed(sandbox, 6, 12)
     for point in points:
         sandbox.run("bad", validate=True, kill_at=point)
@@ -74,7 +74,7 @@ def test_batch_that_fails_is_published_once_when_it_is_accepted(
     sandbox.run("good", validate=True, kill_at="sink-committed")
     sandbox.run("good", validate=True)
     sandbox.assert_exact()
-    row = sandbox.ledger.known_run(sandbox.name, "good")
+    row = sandbox.ledger.runs.known(sandbox.name, "good")
     assert row.verdict in ("warned", "passed"), "an accepted batch does not fail the run that publishes it"
     if kind != "delta":
         before = sandbox.sink()
@@ -99,7 +99,7 @@ def test_rows_that_workers_leave_to_spark_are_judged_with_the_others(sandbox: Sa
     for number, run in enumerate(("both", "only")):
         sandbox.produce(aside[number : number + 1])
         sandbox.run(run, validate=True)
-        assert sandbox.ledger.known_run(sandbox.name, run).verdict == "passed"
+        assert sandbox.ledger.runs.known(sandbox.name, run).verdict == "passed"
     sandbox.assert_exact()
     fed(sandbox, 6, 8)
     sandbox.produce(aside[2:])

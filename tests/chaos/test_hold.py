@@ -90,7 +90,7 @@ def test_dedupe_keeps_the_records_of_slow_partitions(sandbox: Sandbox, hold: boo
         ]
         stream.put([(p, b"", dedupe.event(at, i), (at, i)) for p, at, i in made])
         sandbox.run(f"run-{n}")
-    dropped = [sandbox.ledger.account(sandbox.name, f"run-{n}").get("dedupe", {}) for n in range(3)]
+    dropped = [sandbox.ledger.runs.account(sandbox.name, f"run-{n}").get("dedupe", {}) for n in range(3)]
     assert [each.get("late", 0) for each in dropped] == ([0, 0, 0] if hold else [0, 0, 5])
     counted = sum(each.get("late", 0) + each.get("duplicate", 0) for each in dropped)
     assert sum(sandbox.sink().values()) == 30 - counted
@@ -107,7 +107,7 @@ def test_processor_gets_the_records_of_slow_partitions(sandbox: Sandbox, hold: b
         part = [(1, flight) for flight in slow[n * third : (n + 1) * third]] + [(0, f) for f in fast if n == 0]
         sandbox.produce([(partition, b"", json.dumps(flight).encode()) for partition, flight in part])
         sandbox.run(f"run-{n}")
-    done = [sandbox.ledger.account(sandbox.name, f"run-{n}").get("processor", {}) for n in range(3)]
+    done = [sandbox.ledger.runs.account(sandbox.name, f"run-{n}").get("processor", {}) for n in range(3)]
     assert sum(each["rows"] for each in done), "timers fired"
     assert [bool(each["late"]) for each in done] == ([False] * 3 if hold else [False, True, True])
     sandbox.assert_balanced()

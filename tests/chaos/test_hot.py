@@ -143,7 +143,7 @@ def test_hot_fetches_nothing_again_though_one_executor_after_the_other_dies(
     assert not sandbox.on_broker()
     assert sandbox.sink() + sandbox.quarantine() == Counter(produced)
     assert sandbox.account("r") == dict(planned=400, written=360, filtered=0, quarantined=40, absent=0, lost=0)
-    assert not sandbox.ledger.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
+    assert not sandbox.ledger.runs.account(sandbox.name, "r").get("notes"), "no batch continued as replay"
     sandbox.assert_balanced()
 
 
@@ -167,5 +167,5 @@ def test_hot_on_the_arrow_path_reads_only_the_share_of_a_killed_executor_again(
     assert "Spark path" not in end.stderr
     assert "goes on without it" not in end.stderr
     assert not log.kafka_reads(), "Spark read nothing"
-    assert not sandbox.ledger.account(sandbox.name, "r").get("notes")
+    assert not sandbox.ledger.runs.account(sandbox.name, "r").get("notes")
     sandbox.assert_exact()

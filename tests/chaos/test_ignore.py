@@ -48,10 +48,10 @@ def test_each_run_may_have_another_strategy_without_a_new_epoch(sandbox: Sandbox
     for number, strategy in enumerate(("ignore_range", "replay", "ignore_batch", "hot", "ignore_range")):
         sandbox.configure(recovery=strategy, transform=dying_of(*[1] * strategy.startswith("ignore")))
         drain(sandbox, 6, f"{number}", bad_every=4)
-    (row,) = sandbox.ledger.lost(sandbox.name)
+    (row,) = sandbox.ledger.offsets.lost(sandbox.name)
     assert "cannot take 1" in row.reason
     assert (row.sample, len(row.range), row.state) == ({"offset": 0, "key": "k1", "value": good(1).decode()}, 1, "open")
-    assert sandbox.ledger.epoch(sandbox.name).number == 1
+    assert sandbox.ledger.offsets.epoch(sandbox.name).number == 1
     assert_conserved(sandbox)
 
 
@@ -64,7 +64,7 @@ def test_records_that_retention_takes_during_a_run_are_lost_exactly_and_a_gap_is
         sandbox.topic, transaction, commit=True
     )]  # fmt: skip
     meanwhile(sandbox, "reading", "batch-started", {0: 1})
-    assert spans(sandbox.ledger.lost(sandbox.name)) == [(0, 0, 1)]
+    assert spans(sandbox.ledger.offsets.lost(sandbox.name)) == [(0, 0, 1)]
     assert account(sandbox, "reading") == dict(planned=7, written=5, absent=1, lost=1)
     sandbox.feed(4)
     meanwhile(sandbox, "read", "rows-staged", {0: 4})
@@ -108,7 +108,7 @@ def test_corrupt_record_is_named_under_replay_and_lost_alone_under_ignore_range(
 
     sandbox.configure(recovery="ignore_range", kafka={"max_records_per_batch": 100})
     sandbox.run("fine")
-    rows = sandbox.ledger.lost(sandbox.name)
+    rows = sandbox.ledger.offsets.lost(sandbox.name)
     assert spans(rows) == [(0, 4, 9), (1, 2, 3)]
     assert all(f"-{p} at offset {o} is invalid" in row.reason for (p, o, _), row in zip(spans(rows), rows, strict=True))
     assert [row.sample for row in rows] == [None, None]
@@ -136,9 +136,9 @@ def test_ignore_loses_the_same_ranges_once_when_its_driver_is_killed(sandbox: Sa
     assert_conserved(sandbox)
     events = [e for e in sandbox.ledger.events(sandbox.name, limit=1000) if e["type"] == "RangeLost"]
     ranges = [(item["partition"], item["start"]) for e in events for item in e["payload"]["ranges"]]
-    assert len(ranges) == len(set(ranges)) == len(sandbox.ledger.lost(sandbox.name))
+    assert len(ranges) == len(set(ranges)) == len(sandbox.ledger.offsets.lost(sandbox.name))
     assert sandbox.orphans() == sandbox.orphans("table_quarantine") == set()
-    assert sandbox.ledger.known_run(sandbox.name, "r").attempts == 2
+    assert sandbox.ledger.runs.known(sandbox.name, "r").attempts == 2
 
 
 @contextmanager

@@ -66,7 +66,7 @@ def test_interval_goes_by_the_times_of_records_whatever_their_order(sandbox: San
     sandbox.run("march 3 and 4", interval=days(3, 5))
     assert_replaced_by_time(sandbox, (2, at(3), at(5)))
     if not known:
-        assert sandbox.ledger.times(sandbox.name), "what was looked at is known from now on"
+        assert sandbox.ledger.offsets.times(sandbox.name), "what was looked at is known from now on"
     # what arrives later, and a knob that was turned
     sandbox.produce([(0, b"k", good(100), at(4)), (0, b"k", good(101), at(30)), (0, b"k", good(102), at(3, 7))])
     versioned(sandbox, 1)
@@ -131,7 +131,7 @@ def test_interval_reads_what_its_strategy_says(sandbox: Sandbox) -> None:
         account = sandbox.account(name)
         assert (account["lost"], account["written"]) == (6, 6)
         assert any("rows of them stay as they were" in note for note in notes(sandbox, name))
-        assert sandbox.ledger.lost(sandbox.name) == []
+        assert sandbox.ledger.offsets.lost(sandbox.name) == []
     sandbox.run("nothing is there", interval=days(1, 2), expect=21)
     sandbox.configure(recovery="hot", engine="spark")
     sandbox.run("held", interval=days(6, 8))
@@ -178,10 +178,10 @@ def test_interval_of_a_dead_driver_is_finished_by_the_next_run(sandbox: Sandbox,
     fed_with_bad(sandbox)
     sandbox.configure(rows="filter", transform={"sql": "SELECT * FROM source WHERE id % 4 <> 3"}, **commands.ALL_BAD)
     sandbox.run("march", interval=days(2, 5), kill_at="sink-committed")
-    assert sandbox.ledger.replaced(sandbox.name) == []
+    assert sandbox.ledger.offsets.replaced(sandbox.name) == []
     sandbox.run("next", interval=None if finisher == "live" else days(4, 6))
-    assert sandbox.ledger.known_run(sandbox.name, "march").state == "abandoned"
-    account = sandbox.ledger.account(sandbox.name, "march")
+    assert sandbox.ledger.runs.known(sandbox.name, "march").state == "abandoned"
+    account = sandbox.ledger.runs.account(sandbox.name, "march")
     # three by the transform, and two that stand in a batch with records of the interval
     assert (account["written"], account["filtered"], account["quarantined"], account["replaced"]) == (6, 5, 3, 9)
     gone = {4 * day - 1 for day in ((2, 3, 4) if finisher == "live" else (2, 3, 4, 5))}

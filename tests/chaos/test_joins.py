@@ -123,7 +123,7 @@ def test_interval_joins_the_version_of_its_run(sandbox: Sandbox) -> None:
     sandbox.run("as it was", interval=days(2, 3))
     assert names() == {"old": 16}
     assert versions(sandbox) == [0, 0, 0, 1, 3, 0], "three batches of the live run, then intervals"
-    assert sandbox.ledger.account(sandbox.name, "as it was")["tables"] == {"carriers": [0]}
+    assert sandbox.ledger.runs.account(sandbox.name, "as it was")["tables"] == {"carriers": [0]}
     sandbox.assert_exact()
 
 

@@ -79,4 +79,4 @@ def test_kills_neither_lose_nor_double(
     box.run("killed")
     exact(box, scenario.oracle(box))
     if recovery in ("replay", "wal", "hot"):
-        assert box.ledger.lost(box.name) == []
+        assert box.ledger.offsets.lost(box.name) == []

@@ -52,7 +52,7 @@ def test_table_may_be_optimized_and_vacuumed(spark: SparkSession, sandbox: Sandb
     fed(sandbox)
     treat(spark, sandbox, path, "OPTIMIZE {}", "OPTIMIZE {} ZORDER BY (_offset)", "VACUUM {} RETAIN 0 HOURS")
     go_on(sandbox)
-    assert "notes" not in sandbox.ledger.account(sandbox.name, "third")
+    assert "notes" not in sandbox.ledger.runs.account(sandbox.name, "third")
 
 
 def test_table_that_was_restored_or_overwritten_is_refused_until_that_is_undone(

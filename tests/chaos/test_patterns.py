@@ -91,12 +91,15 @@ def test_pattern_topic_that_was_deleted_is_lost_by_name_as_far_as_it_was_seen_an
     if point is not None:
         sandbox.run("going", kill_at=point)
     sandbox.run("on")
-    lost = {(r.range.topic, r.range.partition, r.range.start, r.range.end) for r in sandbox.ledger.lost(sandbox.name)}
+    lost = {
+        (r.range.topic, r.range.partition, r.range.start, r.range.end)
+        for r in sandbox.ledger.offsets.lost(sandbox.name)
+    }
     assert lost == {(name, 0, 3, 9)}
     audited(sandbox)
     if point is None:
         assert sandbox.account("on") == dict(planned=12, written=6, filtered=0, quarantined=0, absent=0, lost=6)
-        assert repr(name) in str(sandbox.ledger.account(sandbox.name, "on")["notes"])
+        assert repr(name) in str(sandbox.ledger.runs.account(sandbox.name, "on")["notes"])
     sandbox.feed(2)
     by_pattern(sandbox)
     sandbox.run("later")

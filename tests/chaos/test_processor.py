@@ -53,8 +53,8 @@ def test_timers_of_a_resting_stream_fire_once(sandbox: Sandbox, recovery: str) -
     feed.assert_exact()
     said = feed.state()
     assert (said["keys"], said["timers"], said["watermark"]) == (0, 0, milliseconds(last))
-    assert sandbox.ledger.account(sandbox.name, "flushes")["processor"]["fired_to"] == milliseconds(last)
-    verdicts = {run: sandbox.ledger.known_run(sandbox.name, run).verdict for run in ("first", "not yet", "flushes")}
+    assert sandbox.ledger.runs.account(sandbox.name, "flushes")["processor"]["fired_to"] == milliseconds(last)
+    verdicts = {run: sandbox.ledger.runs.known(sandbox.name, run).verdict for run in ("first", "not yet", "flushes")}
     assert verdicts == {"first": "passed", "not yet": "empty", "flushes": "passed"}
     rows = feed.held()
     for time in (last, last + timedelta(minutes=1)):  # late, and timely

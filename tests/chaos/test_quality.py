@@ -28,14 +28,17 @@ _EPOCH = 1_356_998_400_000
 def verdict(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     """The verdict of a run and its reasons; judging it again must find the same."""
     book = sandbox.ledger
-    row = book.known_run(sandbox.name, run)
-    before = row.verdict, book.account(sandbox.name, run).get("reasons", [])
+    row = book.runs.known(sandbox.name, run)
+    before = row.verdict, book.runs.account(sandbox.name, run).get("reasons", [])
     url = {"SLUICE_LEDGER_URL": book._engine.url.render_as_string(hide_password=False)}
     failed = pytest.raises(QualityError) if row.verdict in ("failed", "error") else contextlib.nullcontext()
     environment = mock.patch.dict(os.environ, sandbox.env(**url), clear=True)
     with environment, failed:
         job.carry_out(str(sandbox.file), Validate(run), open_session)
-    assert (book.known_run(sandbox.name, run).verdict, book.account(sandbox.name, run).get("reasons", [])) == before
+    assert (
+        book.runs.known(sandbox.name, run).verdict,
+        book.runs.account(sandbox.name, run).get("reasons", []),
+    ) == before
     return before
 
 
@@ -82,7 +85,7 @@ def test_failed_verdict_holds_live_runs_until_it_is_settled(sandbox: Sandbox, re
         done = sandbox.run(f"held-{number}", validate=True, expect=ExitCode.HELD)
         assert "run 'bad'" in done.stderr
         assert sum(sandbox.sink().values()) + sum(sandbox.quarantine().values()) == 8, "nothing is applied"
-    known = {row.run: row.state for row in sandbox.ledger.runs(sandbox.name)}
+    known = {row.run: row.state for row in sandbox.ledger.runs.newest(sandbox.name)}
     if recovery == "wal":
         assert known == {"bad": "done", "held-0": "failed", "held-1": "failed"}
         log = WriteAheadLog(str(sandbox.home / "logs" / sandbox.name), sandbox.name)
@@ -111,7 +114,7 @@ def test_rows_that_enter_the_account_behind_their_verdict_are_judged(sandbox: Sa
 
 def found_of(sandbox: Sandbox, run: str) -> tuple[str | None, list[str]]:
     """The verdict of a run, and the names of its faults."""
-    row = sandbox.ledger.known_run(sandbox.name, run)
+    row = sandbox.ledger.runs.known(sandbox.name, run)
     wrong = {**(row.judgement or {}), "made_by": None}
     return row.verdict, sorted(fault.partition(":")[0] for fault in faults(wrong))
 

@@ -23,8 +23,8 @@ def test_redrive_writes_lost_records_that_are_poison_no_more(sandbox: Sandbox) -
     assert sorted(n for *_, n in lost(sandbox)) == [1, 3, 7]  # ids 3, 7, 15 lie in partition 1
     assert_conserved(sandbox)
     redrive(sandbox, "--run", "again", POISON_IDS="7")
-    assert [row.range.start for row in sandbox.ledger.lost(sandbox.name)] == [3]
-    assert "poison: 7" in sandbox.ledger.lost(sandbox.name)[0].reason
+    assert [row.range.start for row in sandbox.ledger.offsets.lost(sandbox.name)] == [3]
+    assert "poison: 7" in sandbox.ledger.offsets.lost(sandbox.name)[0].reason
     assert sandbox.account("again") == dict(planned=2, written=2, filtered=0, quarantined=0, absent=0, lost=0)
     assert_conserved(sandbox)
 

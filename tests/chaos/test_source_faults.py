@@ -48,7 +48,7 @@ def test_kafka_source_that_is_down_trimmed_or_recreated_is_refused_by_name_and_n
     sandbox.topics.produce(sandbox.topic, [(p, None, good(n)) for n in range(20) for p in (0, 1)])
     sandbox.run("recreated", expect=22)
     assert state(sandbox) == before
-    runs = {r.run: (r.state, (r.error or {}).get("exit_code")) for r in sandbox.ledger.runs(sandbox.name)}
+    runs = {r.run: (r.state, (r.error or {}).get("exit_code")) for r in sandbox.ledger.runs.newest(sandbox.name)}
     assert runs == {
         "first": ("done", None), "down": ("failed", 20), "trimmed": ("failed", 21), "recreated": ("failed", 22),
     }  # fmt: skip

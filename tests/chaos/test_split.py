@@ -64,7 +64,7 @@ def test_every_strategy_splits_and_a_redrive_goes_by_the_suite_of_now(sandbox: S
     sandbox.assert_exact()
     broken = {**dict(zip(bad, (BETWEEN, NULL, BETWEEN), strict=True)), unreadable[0]: ("json", None)}
     assert (sandbox.sink(), refused(sandbox)) == (Counter(good), broken)
-    row = sandbox.ledger.known_run(sandbox.name, "r")
+    row = sandbox.ledger.runs.known(sandbox.name, "r")
     assert row.verdict == "warned"
     by_type = {result["expectation"]: result for result in (row.judgement or {})["results"]}
     assert by_type["expect_column_values_to_be_in_set"]["unexpected_count"] == 3

@@ -120,7 +120,9 @@ def test_driver_of_a_recorded_state_is_known_to_be_dead(recorded: Recorded) -> N
         ((holder, expires),) = database.execute("SELECT holder, expires FROM sluice_lease").fetchall()
     assert json.loads(holder)["run"] == RUN
     assert expires > 0
-    assert recorded.box.ledger.at_work(recorded.box.name) == {}, "the retry would have to wait for the lease to lapse"
+    assert recorded.box.ledger.runs.at_work(recorded.box.name) == {}, (
+        "the retry would have to wait for the lease to lapse"
+    )
 
 
 @pytest.mark.long

@@ -153,7 +153,7 @@ def test_wal_lands_what_cannot_be_applied_and_applies_it_when_it_can(
         new = sandbox.feed(10)
         message = sandbox.run("misfit", expect=code).message
         assert f"2 batches ({len(new)} records)" in message
-        row = sandbox.ledger.known_run(sandbox.name, "misfit")
+        row = sandbox.ledger.runs.known(sandbox.name, "misfit")
         assert (row.state, row.error["exit_code"]) == ("failed", code)
         assert [e["type"] for e in sandbox.ledger.events(sandbox.name, "misfit")].count("SegmentSealed") == 2
         assert landed(sandbox) == on_topic(sandbox)
@@ -247,10 +247,10 @@ def test_wal_segment_that_is_damaged_stops_the_run_by_name_or_is_lost_exactly_or
     file = list(unapplied(sandbox, "f").values())[-1]
     let_go(sandbox)
     aside = file.rename(tmp_path / "aside")
-    before, epoch = versions(sandbox), sandbox.ledger.epoch(sandbox.name)
+    before, epoch = versions(sandbox), sandbox.ledger.offsets.epoch(sandbox.name)
     use(sandbox, "replay", 100)
     assert f"segment {file.relative_to(root)}" in sandbox.run("g", expect=21).message
-    assert (versions(sandbox), sandbox.ledger.epoch(sandbox.name)) == (before, epoch)
+    assert (versions(sandbox), sandbox.ledger.offsets.epoch(sandbox.name)) == (before, epoch)
     aside.rename(file)
     sandbox.run("g")
     assert lost(sandbox) == offsets([missing, page])
@@ -283,7 +283,7 @@ def test_strategies_change_at_every_crash_without_gap_or_overlap(sandbox: Sandbo
         assert set(seen.values()) <= {1}, f"rows are visible twice after step {number}"
     sandbox.assert_exact()
     assert_whole(sandbox)
-    epochs = {r.run: r.epoch for r in sandbox.ledger.runs(sandbox.name)}
+    epochs = {r.run: r.epoch for r in sandbox.ledger.runs.newest(sandbox.name)}
     assert list(reversed(epochs.values())) == [1, 2, 2, 3, 3, 4, 5, 6]
     assert_nothing_to_do(sandbox, "again")
 

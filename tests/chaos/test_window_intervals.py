@@ -33,7 +33,9 @@ def interval(first: int, last: int) -> tuple[str, str]:
 
 
 def closed_to(sandbox: Sandbox, epoch: int = 1) -> datetime:
-    return datetime.fromtimestamp(sandbox.ledger.closed_to(sandbox.name, epoch) / 1000, UTC)
+    return datetime.fromtimestamp(
+        sandbox.ledger.facts.reach(sandbox.name, range(epoch, epoch + 1)).closed_to / 1000, UTC
+    )
 
 
 def all_at_once(stream: Stream, first: int, last: int, until: datetime, *, add: int = 0) -> Counter[Any]:
@@ -80,7 +82,7 @@ def test_interval_makes_its_windows_again_and_no_others(
         sandbox.run(run, interval=interval(60, 120))
         assert stream.held() == elsewhere(before, 60, 120, until) + again
         assert stream.held(run) == again
-        assert sandbox.ledger.account(sandbox.name, run).get("windows", {})["replaced"] > 0
+        assert sandbox.ledger.runs.account(sandbox.name, run).get("windows", {})["replaced"] > 0
         # live runs counted the late ones, and refused what is still refused
         assert sandbox.total("written") == split
         assert sandbox.quarantine() == refused
@@ -161,7 +163,7 @@ def test_windows_of_times_without_records_are_removed(sandbox: Sandbox) -> None:
     stream.configure()
     sandbox.run("put right", interval=interval(300, 360))
     assert stream.held() == before
-    assert sandbox.ledger.account(sandbox.name, "put right").get("windows", {})["rows"] == 0
+    assert sandbox.ledger.runs.account(sandbox.name, "put right").get("windows", {})["rows"] == 0
     sandbox.assert_balanced()
 
 

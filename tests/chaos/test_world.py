@@ -336,9 +336,9 @@ def held(sandbox: Sandbox) -> Iterator[subprocess.Popen[str]]:
 @LONG
 def test_killed_sluice_run_takes_its_driver_along(sandbox: Sandbox) -> None:
     with held(sandbox) as process:
-        assert sandbox.ledger.running(sandbox.name) is not None
+        assert sandbox.ledger.runs.running(sandbox.name) is not None
         os.killpg(process.pid, signal.SIGKILL)
-        await_that(lambda: sandbox.ledger.running(sandbox.name) is None, "the driver is gone")
+        await_that(lambda: sandbox.ledger.runs.running(sandbox.name) is None, "the driver is gone")
         process.communicate(timeout=120)
     sandbox.run("next")
     sandbox.assert_exact()
@@ -353,7 +353,7 @@ def test_ctrl_c_at_sluice_run_closes_the_run_and_the_next_one_goes_on(sandbox: S
     assert "Traceback" not in err
     assert "SIGINT" in err.strip().splitlines()[-1]
     assert out == ""
-    row = sandbox.ledger.known_run(sandbox.name, "r")
+    row = sandbox.ledger.runs.known(sandbox.name, "r")
     assert (row.state, (row.error or {}).get("what")) == ("abandoned", "interrupted by SIGINT")
     sandbox.run("next")
     sandbox.assert_exact()

@@ -133,7 +133,7 @@ def test_demo_backfill_replaced_two_months_and_no_other_row(stack: Stack, first:
     assert not by["backfill__"] & by["scheduled__"]
     assert len(by["backfill__"] | by["scheduled__"]) == len(set(months))
     for run in ("backfill__2013-02-01T00:00:00+00:00", "backfill__2013-03-01T00:00:00+00:00"):
-        account = stack.ledger.account("flights_monthly", f"{run}__interval")
+        account = stack.ledger.runs.account("flights_monthly", f"{run}__interval")
         assert account["replaced"] == account["written"] > 20_000
         assert account["reason"] == "shown by the demo"
 
@@ -161,7 +161,7 @@ def test_demo_backlog_starts_one_run_of_a_pipeline_on_lag(stack: Stack, first: d
     assert (run["run_type"], run["logical_date"]) == ("asset_triggered", None)
     *_, (state, tasks, _) = airflow.states("parcels", run["dag_run_id"])
     assert (state, set(tasks.values())) == ("success", {"success"})
-    assert stack.ledger.account("parcels", run["dag_run_id"])["written"] == 120
+    assert stack.ledger.runs.account("parcels", run["dag_run_id"])["written"] == 120
     assert len(airflow.runs("parcels")) == 1
 
 

@@ -79,7 +79,7 @@ class Gated(Stack):
         rows = DeltaTable(str(self.home / "orders")).to_pyarrow_table().to_pylist()
         held = Counter((r["_partition"], r["_offset"]) for r in rows)
         assert (sum(held.values()), set(held.values())) == (self.fed, {1})
-        reached = self.ledger.reached("orders")["orders"]
+        reached = self.ledger.offsets.reached("orders")["orders"]
         assert reached == self.topics.ends("orders")
 
 
@@ -110,7 +110,7 @@ def test_demo_runs_that_are_interrupted_write_each_record_once(stack: Gated) -> 
     (stack.gate / "open").touch()
     stack.await_that(lambda: stack.state(first) == "failed" and stack.state(second) == "success", "both runs ended")
     stack.assert_once()
-    account = stack.ledger.account("orders", second)
+    account = stack.ledger.runs.account("orders", second)
     assert (account["written"], account["lost"]) == (50, 0)
 
     # the worker dies, its driver lives on: the task is tried again, and nothing is written twice

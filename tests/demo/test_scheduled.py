@@ -124,7 +124,9 @@ class Daily(Stack):
     def drained(self) -> bool:
         """Whether live runs have read all that was fed."""
         ends = self.topics.ends("orders")
-        return self.ledger.reached(self.pipeline).get("orders", {}) == {p: end for p, end in ends.items() if end}
+        return self.ledger.offsets.reached(self.pipeline).get("orders", {}) == {
+            p: end for p, end in ends.items() if end
+        }
 
 
 def dates(first: int, last: int) -> list[str]:
@@ -163,16 +165,16 @@ def test_scheduler_backfill_reprocesses_days_beside_the_live_pipeline(host: Host
     assert Counter((p, o) for p, o, _ in daily.table().elements()).total() == (DAYS + 1) * EACH
     ledger = daily.ledger
     for run in runs:
-        account = ledger.account("orders", f"{run['dag_run_id']}__interval")
+        account = ledger.runs.account("orders", f"{run['dag_run_id']}__interval")
         assert (account["written"], account["replaced"], account["verdict"]) == (EACH, EACH, "passed")
         assert (account["reason"], account["recovery"]) == ("version 2", "ignore_range")
-    assert ledger.account("orders", live)["written"] == EACH
+    assert ledger.runs.account("orders", live)["written"] == EACH
 
     # none: days that have a run are left alone. failed: there is none. completed: reprocessed, under the same run
     for behaviour in ("none", "failed"):
         daily.airflow.backfill("orders", *dates(3, 4), "--reprocess-behavior", behaviour)
         daily.call_off()
-    assert all(ledger.run("orders", f"{r['dag_run_id']}__interval").attempts == 1 for r in runs)  # type: ignore[union-attr]
+    assert all(ledger.runs.find("orders", f"{r['dag_run_id']}__interval").attempts == 1 for r in runs)  # type: ignore[union-attr]
     daily.file.write_text(DAILY.format(version=3, least=0))
     daily.airflow.backfill("orders", *dates(3, 3), "--reprocess-behavior", "completed")
 
@@ -186,7 +188,7 @@ def test_scheduler_backfill_reprocesses_days_beside_the_live_pipeline(host: Host
     daily.await_that(
         lambda: all(daily.is_over(run) for run in daily.of_backfill()), "the third day was reprocessed", 600
     )
-    assert ledger.account("orders", f"{by_hand}__interval")["recovery"] == "hot"
+    assert ledger.runs.account("orders", f"{by_hand}__interval")["recovery"] == "hot"
     assert daily.versions() == {1: 3 * EACH, 2: EACH, 3: 3 * EACH}
     assert set(daily.table().values()) == {1}
 
@@ -288,4 +290,4 @@ def test_scheduler_starts_one_run_of_a_backlog_across_restarts_of_triggerer_and_
     on_lag.looks(3)
     assert len(on_lag.runs()) == 2
     assert on_lag.events() >= 2  # one that Airflow makes no run of in time is sent again
-    assert [on_lag.ledger.account("parcels", run["dag_run_id"])["written"] for run in on_lag.runs()] == [120, 120]
+    assert [on_lag.ledger.runs.account("parcels", run["dag_run_id"])["written"] for run in on_lag.runs()] == [120, 120]

@@ -44,15 +44,15 @@ def settings(place: Place) -> dict[str, str | None]:
 def test_adopt_continues_the_account_under_the_new_name(place: Place) -> None:
     DeltaTable(place.path).delete()
     assert (adopt(place), adopt(place)) == (True, False)
-    assert place.ledger.runs("p") == []
-    assert [(r.run, r.state) for r in place.ledger.runs("new")] == [("r0", "done")]
+    assert place.ledger.runs.newest("p") == []
+    assert [(r.run, r.state) for r in place.ledger.runs.newest("new")] == [("r0", "done")]
     assert DeltaTable(place.path).transaction_version("sluice:new:1") == 0
     assert (settings(place)["sluice.pipeline"], settings(place)["sluice.adopting"]) == ("new", "")
     with attempt(place.ledger, "r0", state="failed"):  # of the old name behind it: it changes nothing
         pass
     assert adopt(place) is False
     place.ledger.rebuild()
-    assert place.ledger.account("new", "r0")["written"] == 3
+    assert place.ledger.runs.account("new", "r0")["written"] == 3
     DeltaTable(place.path).restore(0)  # to a version before it, with the rows that were deleted
     assert DeltaTable(place.path).count() == 3
     assert settings(place).get("sluice.pipeline") != "new"
@@ -69,7 +69,7 @@ def test_adopt_ignores_refused_runs_of_the_new_name(place: Place) -> None:
         pass
     assert adopt(place) is True
     for _ in range(2):
-        (run,) = place.ledger.runs("new")
+        (run,) = place.ledger.runs.newest("new")
         assert (run.run, run.state, run.verdict, run.attempts) == ("r0", "done", "passed", 1)
         place.ledger.rebuild()
 
@@ -85,7 +85,7 @@ def test_adopt_renames_a_pipeline_again_and_back(place: Place) -> None:
     for old, new in itertools.pairwise(["p", "new", "newer", "p", "new"]):
         place.configure(pipeline=new)
         assert adopt(place, old) is True
-        assert [r.pipeline for r in place.ledger.runs()] == [new]
+        assert [r.pipeline for r in place.ledger.runs.newest()] == [new]
         assert settings(place)["sluice.pipeline"] == new
         assert DeltaTable(place.path).transaction_version(f"sluice:{new}:1") == 0
 

@@ -54,7 +54,7 @@ def test_fact_is_the_same_in_metadata_ledger_and_account(fact: BatchFact, tmp_pa
     with attempt(ledger, "r") as lease:
         for batch in (0, 1, 1):  # a batch may be recorded again
             ledger.record(lease, *batch_committed(1, batch, [split(batch * 9, batch * 9 + 9)], facts=[fact]))
-    account = ledger.account("p", "r")
+    account = ledger.runs.account("p", "r")
     assert (fact | fact).account().items() <= account.items()
     assert bool(lines(account)) == isinstance(fact, Windows | Duplicates | Rescued)
 
@@ -70,6 +70,6 @@ def test_interval_has_the_facts_of_its_last_commit(tmp_path: Path) -> None:
     with attempt(ledger, "i", kind="interval", epoch=-1) as lease:
         for batch, facts in enumerate([[Rescued(2, {"a": 2})], [Rescued(1, {"b": 1})]]):
             ledger.record(lease, *batch_committed(-1, batch, [split(0, 9)], facts=facts))
-        assert ledger.account("p", "i")["rescued"] == {"records": 1, "fields": {"b": 1}}
+        assert ledger.runs.account("p", "i")["rescued"] == {"records": 1, "fields": {"b": 1}}
         ledger.record(lease, *batch_committed(-1, 2, [split(0, 9)]))
-    assert "rescued" not in ledger.account("p", "i")
+    assert "rescued" not in ledger.runs.account("p", "i")

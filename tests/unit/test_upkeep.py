@@ -308,7 +308,7 @@ def test_vacuum_refuses_while_the_ledger_lacks_a_batch_of_the_sink(
 def test_vacuum_removes_leftovers_of_a_former_name_also_by_url(story: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     story.write()
     story.configure(sink={"delta": {"path": f"file://{story.path}"}})
-    monkeypatch.setattr(type(story.ledger), "former_names", lambda *_: {"was"})
+    monkeypatch.setattr(type(story.ledger.runs), "former_names", lambda *_: {"was"})
     folders = (DIED, "batches/was-e1-000000-0123abcd", "batches/q-e1-000004-0123abcd")
     mine, former, another = (Path(story.path, folder, "x.parquet") for folder in folders)
     old(mine, former, another)

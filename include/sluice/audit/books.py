@@ -258,10 +258,10 @@ class Books:
             return pages.setdefault((span.topic, span.partition), Page(span.topic, span.partition))
 
         problems = []
-        for row in ledger.lost(pipeline, state=None):
+        for row in ledger.offsets.lost(pipeline, state=None):
             page(row.range).lost.append(row)
-        retracted = ledger.retracted_from(pipeline)
-        entries = ledger.entries(pipeline)
+        retracted = ledger.offsets.retracted_from(pipeline)
+        entries = ledger.offsets.entries(pipeline)
         refused = {e.batch for e in entries if e.epoch == REDRIVEN and e.of == "quarantined"}
         aside = [(batch, span) for batch, spans in retracted.items() if batch in refused for span in spans]
         for entry in entries:
@@ -281,9 +281,9 @@ class Books:
                 here.reopened += gone
             elif entry.of != "lost":
                 problems.append(f"{account.range} was redriven, but the ledger does not say what it was before")
-        for _, account, replaced in ledger.replaced(pipeline):
+        for _, account, replaced in ledger.offsets.replaced(pipeline):
             page(account.range).replaced.append((account, replaced))
-        _begin(pages, ledger.epoch(pipeline))
+        _begin(pages, ledger.offsets.epoch(pipeline))
         return cls(pipeline, [pages[key] for key in sorted(pages)], problems)
 
     def report(self) -> AuditReport:

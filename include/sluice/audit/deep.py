@@ -116,7 +116,7 @@ def _compared_windows(
     if snapshot.sink.delta is None:
         return [], []
     former = {}
-    for epoch in range(1, ledger.epoch(pipeline.name).number + 1):
+    for epoch in range(1, ledger.offsets.epoch(pipeline.name).number + 1):
         for path in (home.applied(pipeline.name, epoch), home.checkpoint(pipeline.name, epoch)):
             if (to := Checkpoint(path).former_to()) is not None:
                 former[epoch] = to
@@ -267,8 +267,8 @@ class _Log:
             log.close()
 
     def _newest(self, log: WriteAheadLog) -> None:
-        for epoch in range(1, self.ledger.epoch(self.pipeline).number + 1):
-            sealed = self.ledger.last_sealed(self.pipeline, epoch)
+        for epoch in range(1, self.ledger.offsets.epoch(self.pipeline).number + 1):
+            sealed = self.ledger.offsets.last_sealed(self.pipeline, epoch)
             if log.version(epoch) < sealed:
                 self.problems.append(
                     f"the ledger has batch {sealed} of epoch {epoch} sealed, the write-ahead log {self.path} ends "

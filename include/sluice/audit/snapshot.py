@@ -10,6 +10,7 @@ from typing import Any
 from sluice.audit.books import Books
 from sluice.delta.names import app_id, interval_app_id, quarantine_app_id
 from sluice.delta.table import Table
+from sluice.facts import Windows
 from sluice.ledger import REDRIVEN, Ledger
 from sluice.ranges import RangeAccount
 
@@ -31,7 +32,7 @@ class Snapshot:
     problems
         A message for each writer whose last batch differs in ledger and sink.
     moves
-        What batches did to windows: :meth:`Ledger.standing_moves`.
+        What batches did to windows since all rows last left the sink: :meth:`sluice.ledger.facts.Facts.told`.
     """
 
     books: Books
@@ -67,9 +68,10 @@ class Snapshot:
                 sleep(_PAUSE)
             ends = last_commits(ledger, pipeline)
             books = Books.read(ledger, pipeline)
-            live = (r for r in ledger.runs(pipeline, limit=1 << 31) if r.kind != "interval")
-            runs = {a: r.run for r in live for a in ledger.accounts(pipeline, r.run, standing=True)}
-            windowed, moves = ledger.window_runs(pipeline), ledger.standing_moves(pipeline)
+            live = (r for r in ledger.runs.newest(pipeline, limit=1 << 31) if r.kind != "interval")
+            runs = {a: r.run for r in live for a in ledger.offsets.accounts(pipeline, r.run, standing=True)}
+            windowed = ledger.facts.runs_with(pipeline, Windows)
+            moves = ledger.facts.told(pipeline, Windows, standing=True)
             quarantine, sink = Table.open("quarantine", refused), Table.open("sink", path)
             held = {name: sink.batch(name) for name in ends}
             if all(held[name] == batch for name, (_, batch) in ends.items()):
@@ -90,8 +92,8 @@ def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]
     A closed epoch ends with the commit that closed it. Epochs before a reset that took all rows out are left out: the
     sink may have been removed meanwhile.
     """
-    newest, base = ledger.epoch(pipeline).number, ledger.base(pipeline)
-    last = ledger.last_batches(pipeline)
+    newest, base = ledger.offsets.epoch(pipeline).number, ledger.offsets.resets(pipeline).base
+    last = ledger.offsets.last_batches(pipeline)
     ends = {
         app_id(pipeline, e): (
             f"epoch {e}" if e != REDRIVEN else "what was redriven",
@@ -99,7 +101,7 @@ def last_commits(ledger: Ledger, pipeline: str) -> Mapping[str, tuple[str, int]]
         )
         for e in (*range(base, newest + 1), REDRIVEN)
     }
-    for known in ledger.intervals(pipeline):
+    for known in ledger.offsets.intervals(pipeline):
         name = interval_app_id(pipeline, known.interval)
         ends[name] = (f"interval {known.interval}", last.get(-known.number, -1))
     return ends

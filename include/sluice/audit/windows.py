@@ -108,17 +108,19 @@ class Plan:
         whole = window.output == "complete"
         newest = max((p["epoch"] for p in moves), default=0)
         epochs = {p["epoch"] for p in moves if p["epoch"] > 0 and (not whole or p["epoch"] == newest)}
-        rebuilt = ledger.rebuilt(name)
-        counted = {a.range: len(a.range) - a.counts.absent - a.counts.lost for a in ledger.accounts(name)}
+        rebuilt = ledger.offsets.resets(name).rebuilt
+        counted = {a.range: len(a.range) - a.counts.absent - a.counts.lost for a in ledger.offsets.accounts(name)}
         found = cls(
             version,
             closed={str(e): EVER if whole else 0 for e in epochs},
             former={str(e): to for e, to in former.items() if e in epochs},
             begun={str(e): began(ledger, name, e) if e in rebuilt else e for e in epochs},
-            joined={f"{e}:{b}": tables for (e, b), tables in (ledger.joined(name) if pipeline.tables else {}).items()},
-            lost=[row.range.as_list() for row in ledger.never_read(name)],
+            joined={
+                f"{e}:{b}": tables for (e, b), tables in (ledger.facts.joined(name) if pipeline.tables else {}).items()
+            },
+            lost=[row.range.as_list() for row in ledger.offsets.never_read(name)],
         )
-        intervals = {row.number: Interval.from_key(row.interval) for row in ledger.intervals(name)}
+        intervals = {row.number: Interval.from_key(row.interval) for row in ledger.offsets.intervals(name)}
         made, now = list[tuple[int, int, int, int, Mapping[str, Any]]](), 0
         for move in moves:
             epoch = move["epoch"]

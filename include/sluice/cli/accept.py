@@ -48,14 +48,14 @@ def accept(
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
     verdict = settle(ledger, name, run, reason=reason, new_normal=new_normal)
-    told = ledger.acceptance(name, run) or reason
+    told = ledger.verdicts.acceptance(name, run) or reason
     if as_json:
         normal = {"new_normal": True} if new_normal else {}
         print_json({"pipeline": name, "run": run, "verdict": verdict, "accepted": told, **normal})
         return
     err.print(f"run {run} of {name}: the verdict {verdict} is accepted ({told})", markup=False)
-    if (batch := waiting(ledger, name, ledger.known_run(name, run))) is not None:
-        out = " or a run that died had left it out" if ledger.unfinished_since_judged(name, run) else ""
+    if (batch := waiting(ledger, name, ledger.runs.known(name, run))) is not None:
+        out = " or a run that died had left it out" if ledger.verdicts.unfinished_since_judged(name, run) else ""
         err.print(
             f"the next run publishes its batch {batch[1]}, unless more is wrong with it by then{out}", markup=False
         )

@@ -60,7 +60,7 @@ def prove(pipeline: str, *, deep: bool, windows: bool, as_json: bool) -> int:
     else:
         _show(report, pipeline)
         if not report.partitions:
-            say_empty(pipeline, "committed batch" if ledger.runs(report.pipeline, limit=1) else "run")
+            say_empty(pipeline, "committed batch" if ledger.runs.newest(report.pipeline, limit=1) else "run")
         err.print("balanced" if report.balanced else "NOT balanced")
     return int(ExitCode.DONE if report.balanced else ExitCode.OTHER)
 

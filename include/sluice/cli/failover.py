@@ -56,7 +56,7 @@ def failover(
         return
     code = ended(spec, name, carry_out(spec, action), as_json=as_json)
     if code == 0 and not as_json:
-        done = Ledger.open().account(spec.name, name)["failover"]
+        done = Ledger.open().runs.account(spec.name, name)["failover"]
         if done["epoch"] is None:
             err.print(f"nothing was changed: the pipeline reads {to} already", markup=False)
         else:

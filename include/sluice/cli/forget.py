@@ -34,7 +34,7 @@ def forget(
     from sluice.text import checked_reason
 
     ledger, home = Ledger.open(), Home.from_env()
-    newest = ledger.runs(pipeline, limit=1)
+    newest = ledger.runs.newest(pipeline, limit=1)
     if not newest:
         raise ConfigError(
             f"the ledger has no pipeline {pipeline!r}",
@@ -49,7 +49,7 @@ def forget(
         )
     stays = [home.join(folder, pipeline) for folder in ("checkpoints", "logs", "sources", "quality", "quarantine")]
     stays = [folder for folder in stays if os.path.isdir(folder)]
-    runs = ledger.count(pipeline)
+    runs = ledger.runs.count(pipeline)
     if reason is not None:
         with ledger.acquire(pipeline, newest[0].run) as lease:
             ledger.record(lease, PipelineForgotten(reason=checked_reason(reason)))

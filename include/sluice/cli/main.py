@@ -174,12 +174,14 @@ def status(
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline) if pipeline else None
-    newest = ledger.runs(name, without=ledger.forgotten(ledger.pipelines()) if name is None else (), limit=limit)
+    newest = ledger.runs.newest(
+        name, without=ledger.runs.forgotten(ledger.runs.pipelines()) if name is None else (), limit=limit
+    )
     rows = [
         {
             "pipeline": r.pipeline,
             "kind": r.kind,
-            **ledger.account(r.pipeline, r.run),
+            **ledger.runs.account(r.pipeline, r.run),
             "state": r.state,
             "attempts": r.attempts,
             "notes": r.notes,
@@ -275,7 +277,7 @@ def ledger(
     name = name_of(book, pipeline)
     events = book.events(name, run_id, limit)
     if run_id is not None and not events:
-        book.known_run(name, run_id)  # a misspelt one must not look like one without events
+        book.runs.known(name, run_id)  # a misspelt one must not look like one without events
     if as_json:
         print_json(events)
         return

@@ -18,6 +18,6 @@ def name_of(ledger: Ledger, text: str) -> str:
     ConfigError
         If neither the ledger nor a pipeline file has it: a misspelt name must not look like an empty pipeline.
     """
-    if not text.endswith((".yaml", ".yml")) and ledger.runs(text, limit=1):
+    if not text.endswith((".yaml", ".yml")) and ledger.runs.newest(text, limit=1):
         return text
     return load(text).name

@@ -90,7 +90,7 @@ def _lines(words: Sequence[str], width: int) -> list[str]:
 
 
 def of_tables(read: Mapping[str, Sequence[int]]) -> str:
-    """Return in words which versions of joined tables a run read: :meth:`sluice.ledger.deeds.Deeds.tables_read`."""
+    """Return in words which versions of joined tables a run read (``tables`` of its account)."""
     return ", ".join(
         f"{name} at version{'s' if len(versions) > 1 else ''} {', '.join(map(str, versions))}"
         for name, versions in read.items()

@@ -49,8 +49,8 @@ def profile(
         raise ConfigError("--limit goes with --column", state="nothing was read", next_step="give a column, too")
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
-    runs = [ledger.known_run(name, run).run] if run is not None else ledger.profiled(name, limit=limit or 20)
-    found = {key: profiles.get(key) for profiles in [ledger.profiles(name, runs)] for key in runs}
+    runs = [ledger.runs.known(name, run).run] if run is not None else ledger.profiles.runs(name, limit=limit or 20)
+    found = {key: profiles.get(key) for profiles in [ledger.profiles.by_run(name, runs)] for key in runs}
     if column is None and run is None:
         wrote = [key for key in runs if (found[key] or NO_ROWS).rows]
         runs = (wrote or runs)[:1]

@@ -48,7 +48,7 @@ def drop(
 
 def _refuse_misspelt(spec: Pipeline, pipeline: str, path: str, *, rule: str | None, run: str | None) -> None:
     if run is not None:
-        Ledger.open().known_run(spec.name, run)
+        Ledger.open().runs.known(spec.name, run)
     if rule is None or rule in {known.name for known in spec.rules}:
         return
     if not look(path, rule=rule).records:
@@ -89,7 +89,7 @@ def quarantine(
         explain=explained(spec.decode.key, spec.decode.config),
     )
     if run is not None and not found.records:
-        Ledger.open().known_run(spec.name, run)  # a misspelt one must not look like one that refused nothing
+        Ledger.open().runs.known(spec.name, run)  # a misspelt one must not look like one that refused nothing
     if as_json:
         print_json({"pipeline": spec.name, **found.as_dict()})
         return

@@ -35,14 +35,14 @@ def redrive(
     """Redrive, or with ``dry_run`` show what could be redriven; return the exit code."""
     spec, ledger = load(pipeline), Ledger.open()
     for item in ranges:
-        if not spec.source.config.reads(item.topic) and item.topic not in ledger.topic_ids(spec.name):
+        if not spec.source.config.reads(item.topic) and item.topic not in ledger.runs.topic_ids(spec.name):
             raise ConfigError(
                 f"--range: {spec.name} does not read {item.topic!r}",
                 state="nothing was read or written",
                 next_step=f"name one of: {', '.join(spec.source.config.labels)}",
             )
     if of_run is not None:
-        ledger.known_run(spec.name, of_run)
+        ledger.runs.known(spec.name, of_run)
     check_ranges(ledger, spec.name, ranges)
     possible(spec, quarantined=quarantined)
     if dry_run and quarantined:
@@ -51,12 +51,12 @@ def redrive(
     if dry_run:
         _show(spec, ranges, of_run, as_json=as_json)
         return 0
-    if not quarantined and not ledger.lost(spec.name, run_id=of_run):
+    if not quarantined and not ledger.offsets.lost(spec.name, run_id=of_run):
         err.print(f"{spec.name} has no open lost range: there is nothing to redrive", markup=False)
     action = Redrive(run_id, tuple(ranges), of_run, quarantined, validate=validate)
     code = carry_out(spec, action)
     code = ended(spec, run_id, code, as_json=as_json)
-    still = ledger.lost(spec.name)
+    still = ledger.offsets.lost(spec.name)
     if still and not as_json:
         err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")
     return code
@@ -100,10 +100,10 @@ def _states(spec: Pipeline, streams: Iterable[str]) -> list[TopicState]:
 
 def _show(spec: Pipeline, ranges: Sequence[OffsetRange], of_run: str | None, *, as_json: bool) -> None:
     ledger, home = Ledger.open(), Home.from_env()
-    rows = ledger.lost(spec.name, run_id=of_run)
+    rows = ledger.offsets.lost(spec.name, run_id=of_run)
     states = _states(spec, {row.range.topic for row in rows}) if rows else []
     wanted = overlaps([r.range for r in rows], ranges) if ranges else [r.range for r in rows]
-    found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.topic_ids(spec.name))
+    found = locate(wanted, WriteAheadLog(home.log(spec.name), spec.name), states, ledger.runs.topic_ids(spec.name))
     places = (("write-ahead log", found.log), (spec.source.key, found.kafka), ("nowhere", found.nowhere))
     listed = [
         {

@@ -72,7 +72,7 @@ def reset(
         _show(dry(spec, action), as_json=as_json)
         return
     code = ended(spec, name, carry_out(spec, action), as_json=as_json)
-    if code == 0 and not as_json and ledger.account(spec.name, name)["reset"]["epoch"] is None:
+    if code == 0 and not as_json and ledger.runs.account(spec.name, name)["reset"]["epoch"] is None:
         err.print("nothing was reset: the pipeline stands there already, and nothing was read since", markup=False)
     raise typer.Exit(code)
 

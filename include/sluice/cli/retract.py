@@ -55,7 +55,7 @@ def retract(
     checked_reason(reason)
     spec, ledger = load(pipeline), Ledger.open()
     of_run, ranges = wanted(what, spec.source.config)
-    if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.known_run(spec.name, of_run))):
+    if of_run is not None and dry_run and (waits := waiting(ledger, spec.name, ledger.runs.known(spec.name, of_run))):
         err.print(f"batch {waits[1]} of run {of_run}, which waits, would be given up{_STAYS}", markup=False)
         if (why := final(spec)) is not None:
             err.print(f"for good: {why}", markup=False)
@@ -63,7 +63,7 @@ def retract(
             print_json([])
         return
     if of_run is not None and not dry_run and (batch := give_up(ledger, spec.name, of_run, reason=reason)):
-        out = f"; {MAY_BE_OUT}" if ledger.unfinished_since_judged(spec.name, of_run) else ""
+        out = f"; {MAY_BE_OUT}" if ledger.verdicts.unfinished_since_judged(spec.name, of_run) else ""
         err.print(
             f"batch {batch[1]} of run {of_run}, which waits, is given up: the next run counts its offsets as lost, and "
             f"opens them{_STAYS}{out}",
@@ -84,12 +84,12 @@ def retract(
     if dry_run:
         _show(dry(spec, action), as_json=as_json)
         return
-    if not chosen and ledger.running(spec.name) is None:
+    if not chosen and ledger.runs.running(spec.name) is None:
         # the run is started nevertheless: the ledger may be behind the table
         err.print("the ledger has nothing more to retract there: it was retracted before, or never written")
     code = ended(spec, name, carry_out(spec, action), as_json=as_json)
     if code == 0 and not as_json:
-        back = ledger.account(spec.name, name)["retracted"]
+        back = ledger.runs.account(spec.name, name)["retracted"]
         if back["opened"]:
             err.print(
                 f"{back['written']:,} offsets left the sink; {back['opened']:,} are open as lost: "

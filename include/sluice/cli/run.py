@@ -82,7 +82,7 @@ def drive(
     if request.interval is None and (recovery or spec.recovery).route is not Route.LOG:
         refuse_held(Ledger.open(), spec, run_id)  # with the log, the driver lands records first
     launcher, ledger = LocalProcess(spark_of(spec), find), Ledger.open()
-    epoch, engine = ledger.epoch(spec.name), ledger.engine(spec.name)
+    epoch, engine = ledger.offsets.epoch(spec.name), ledger.runs.engine(spec.name)
     waits = None if request.interval else waiting(spec, find, home=Home.from_env(), epoch=epoch)
     with closing(spec, run_id):
         code = launcher.launch(spec, request, waiting=waits, engine=engine)
@@ -99,7 +99,7 @@ def closing(spec: Pipeline, run_id: str) -> Iterator[None]:
         yield
     except Interrupted as end:
         ledger, told = Ledger.open(), f"interrupted by {end.signal.name}"
-        row = ledger.run(spec.name, run_id)
+        row = ledger.runs.find(spec.name, run_id)
         if row is not None and row.state == "open":
             with contextlib.suppress(SluiceError), ledger.acquire(
                 spec.name, run_id, scope=row.interval or ""
@@ -170,17 +170,21 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
         # what it did before it failed; the failure itself was printed above, and decides the exit code
         with contextlib.suppress(SluiceError):
             ledger = Ledger.open()
-            error = ledger.known_run(spec.name, run_id).error or {}
+            error = ledger.runs.known(spec.name, run_id).error or {}
             failed = {"error": error} if error.get("exit_code") == code else {}
             if failed or code not in (ExitCode.LEASE_HELD, ExitCode.HELD):  # these leave an earlier attempt as it was
-                _show({**ledger.account(spec.name, run_id), **failed}, as_json=as_json)
+                _show({**ledger.runs.account(spec.name, run_id), **failed}, as_json=as_json)
     else:
         ledger = Ledger.open()
-        account = ledger.account(spec.name, run_id)
+        account = ledger.runs.account(spec.name, run_id)
         _show(account, as_json=as_json)
         on_failed = spec.quality.on_failed
-        if account["verdict"] in FAILED and on_failed != "warn" and ledger.acceptance(spec.name, run_id) is None:
-            found = ledger.run(spec.name, run_id)
+        if (
+            account["verdict"] in FAILED
+            and on_failed != "warn"
+            and ledger.verdicts.acceptance(spec.name, run_id) is None
+        ):
+            found = ledger.runs.find(spec.name, run_id)
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
             refused = (

@@ -8,6 +8,7 @@ import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
     """
     spec = _stateful(pipeline)
     home, ledger = Home.from_env(), Ledger.open()
-    epoch = ledger.epoch(spec.name)
+    epoch = ledger.offsets.epoch(spec.name)
     first = Checkpoint(home.checkpoint(spec.name, epoch.number), epoch.positions)
     # by way of the log, a second checkpoint has the state
     checkpoint = Checkpoint(home.applied(spec.name, epoch.number)) if epoch.route is Route.LOG else first
@@ -117,7 +118,8 @@ def history(pipeline: str, *, limit: int, as_json: bool) -> int:
     ledger = Ledger.open()
     # the batches of a processor do not go through all of its state
     unknown = {"live": None} if spec.processor is not None else {}
-    rows = [{**asdict(row), **row.sums, **unknown} for row in ledger.states(spec.name, limit=limit)]
+    newest = list(islice(ledger.facts.states(spec.name), limit))[::-1]
+    rows = [{**asdict(row), **row.sums, **unknown} for row in newest]
     wrong = warning(ledger, spec)
     if as_json:
         print_json({"pipeline": spec.name, "runs": rows, "alarm": wrong})

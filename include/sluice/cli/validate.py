@@ -32,7 +32,7 @@ def validate(
     from sluice.run.held import waiting
 
     spec, ledger = load(pipeline), Ledger.open()
-    batch = waiting(ledger, spec.name, ledger.ended_run(spec.name, run))
+    batch = waiting(ledger, spec.name, ledger.runs.ended(spec.name, run))
     if batch is not None:
         raise ConfigError(
             f"batch {batch[1]} of run {run!r} is not published: it is judged when it is read again",

@@ -39,9 +39,9 @@ def verdict(
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
-    row = _newest(ledger, name) if run is None else ledger.as_judged(ledger.known_run(name, run))
+    row = _newest(ledger, name) if run is None else ledger.verdicts.as_judged(ledger.runs.known(name, run))
     judgement = (row.judgement if row else None) or {}
-    accepted = ledger.acceptance(name, row.run) if row else None
+    accepted = ledger.verdicts.acceptance(name, row.run) if row else None
     if as_json:
         told = {"pipeline": name, "run": row.run if row else run, "verdict": row.verdict if row else None}
         print_json({**told, "accepted": accepted, **{k: v for k, v in judgement.items() if k not in told}})
@@ -54,7 +54,7 @@ def verdict(
 
 
 def _newest(ledger: Ledger, name: str) -> RunRow | None:
-    runs = (ledger.as_judged(run) for run in ledger.runs(name, limit=_ENOUGH))
+    runs = (ledger.verdicts.as_judged(run) for run in ledger.runs.newest(name, limit=_ENOUGH))
     return next((run for run in runs if run.verdict is not None), None)
 
 

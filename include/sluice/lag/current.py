@@ -60,7 +60,9 @@ def backlog(
     SluiceError
         If the checkpoint or the ledger cannot be read.
     """
-    running = ledger.running(pipeline.name)  # first: what a run that ends meanwhile has read is no lag without a run
+    running = ledger.runs.running(
+        pipeline.name
+    )  # first: what a run that ends meanwhile has read is no lag without a run
     asked = _Asked(pipeline, Known.of(pipeline, home, ledger), running, limits or Limits.of(pipeline.lag), now)
     asked.look(cluster)
     return asked.full(cluster) if ages else asked.plain()
@@ -81,7 +83,7 @@ def backlogs(
     dict
         By the pipeline's name: its backlog, or why its checkpoint or the ledger cannot be read.
     """
-    specs, running = {pipeline.name: pipeline for pipeline in pipelines}, ledger.all_running()
+    specs, running = {pipeline.name: pipeline for pipeline in pipelines}, ledger.runs.all_running()
     failed: dict[str, SluiceError] = {}
 
     def find(names: list[str]) -> dict[str, Known]:
@@ -134,7 +136,7 @@ class Known:
         SluiceError
             If the checkpoint or the ledger cannot be read.
         """
-        name, epoch = pipeline.name, ledger.epoch(pipeline.name)
+        name, epoch = pipeline.name, ledger.offsets.epoch(pipeline.name)
         source = pipeline.kafka.at(epoch.positions)
         place = home.checkpoint(name, epoch.number)
         checkpoint, stamp = Checkpoint(place, epoch.positions), _stamp(place)
@@ -148,8 +150,8 @@ class Known:
             # of several clusters, the one that is read: by the names that topics have there
             None if positions is None else bare_positions(positions),
             None if planned is None else bare_positions(planned),
-            bare_positions(ledger.furthest(name, epoch.number)),
-            {bare(t): i for t, i in ledger.topic_ids(name).items() if named(source.prefix, bare(t)) == t},
+            bare_positions(ledger.offsets.furthest(name, epoch.number)),
+            {bare(t): i for t, i in ledger.runs.topic_ids(name).items() if named(source.prefix, bare(t)) == t},
             _history(ledger, name),
             None if holds is None else holds.run,
             stamp,
@@ -352,7 +354,7 @@ def _behind_future(
 def active(pipeline: Pipeline, ledger: Callable[[], Ledger]) -> str:
     """Return the connection of the cluster that the pipeline reads now; only if there are several, the ledger knows."""
     kafka = pipeline.kafka
-    return kafka.active if kafka.clusters is None else kafka.at(ledger().epoch(pipeline.name).positions).active
+    return kafka.active if kafka.clusters is None else kafka.at(ledger().offsets.epoch(pipeline.name).positions).active
 
 
 def waiting(pipeline: Pipeline, connection: Callable[[str], Connection], *, home: Home, epoch: Epoch) -> int | None:
@@ -385,7 +387,9 @@ def _history(ledger: Ledger, pipeline: str) -> list[PastRun]:
             planned,
             committed,
             (row.error or {}).get("exit_code"),
-            settled=number == 0 and row.state == "failed" and ledger.is_decided(pipeline, row.run),
+            settled=number == 0 and row.state == "failed" and ledger.verdicts.is_decided(pipeline, row.run),
         )
-        for number, (row, planned, committed) in enumerate(ledger.past(pipeline, limit=9))  # nobody asks of older ones
+        for number, (row, planned, committed) in enumerate(
+            ledger.runs.past(pipeline, limit=9)
+        )  # nobody asks of older ones
     ]

@@ -199,8 +199,8 @@ def is_small(pipeline: Pipeline, request: RunRequest, *, waiting: int | None, en
     waiting
         The approximate number of waiting records, if known.
     engine
-        What processed the records of the run before, as :meth:`~sluice.ledger.Ledger.engine` returns it. Where Python's
-        workers process all records, the compiler would take the cores from them.
+        What processed the records of the run before: :meth:`sluice.ledger.runs.Runs.engine`. Where Python's workers
+        process all records, the compiler would take the cores from them.
     """
     if waiting is not None and waiting <= _SMALL:
         return True

@@ -3,7 +3,6 @@
 from sluice.ledger.history import Glance, RunLine, Span
 from sluice.ledger.lease import Holder, Lease
 from sluice.ledger.ledger import Ledger
-from sluice.ledger.queries import UnknownRunError
 from sluice.ledger.rows import (
     BatchRow,
     Entry,
@@ -15,6 +14,7 @@ from sluice.ledger.rows import (
     StateRow,
     Unannounced,
 )
+from sluice.ledger.runs import UnknownRunError
 from sluice.recovery import REDRIVEN
 
 __all__ = [

@@ -9,7 +9,8 @@ from typing import Any
 import sqlalchemy as sa
 
 from sluice.ledger import schema
-from sluice.ledger.queries import LedgerQueries, effective
+from sluice.ledger.offsets import effective
+from sluice.ledger.store import Queries
 from sluice.ranges import Counts
 
 __all__ = ["Glance", "Histories", "RunLine", "Span"]
@@ -97,7 +98,7 @@ class Span:
         return {**{k: v for k, v in asdict(self).items() if k != "counts"}, **self.counts.as_dict()}
 
 
-class Histories(LedgerQueries):
+class Histories(Queries):
     """Queries about many runs; their number does not change what an answer weighs."""
 
     def pipelines(self) -> set[str]:

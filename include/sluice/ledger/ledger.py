@@ -1,4 +1,4 @@
-"""Records events. An event and its effect on the derived tables are one transaction."""
+"""The ledger: records events and has the queries. An event and its effect on derived tables are one transaction."""
 
 from __future__ import annotations
 
@@ -12,25 +12,46 @@ from sqlalchemy.exc import IntegrityError
 from sluice.home import Home
 from sluice.ledger import schema
 from sluice.ledger.events import Event, IntervalResolved, PipelineAdopted
-from sluice.ledger.history import Histories
+from sluice.ledger.facts import Facts
 from sluice.ledger.lease import Lease
+from sluice.ledger.offsets import Offsets
 from sluice.ledger.profiles import Profiles
 from sluice.ledger.projection import project, rebuild
-from sluice.ledger.store import LedgerError, open_engine, spoken
+from sluice.ledger.runs import Runs
+from sluice.ledger.store import LedgerError, Queries, open_engine, spoken
+from sluice.ledger.verdicts import Verdicts
 from sluice.ranges import OffsetRange
 from sluice.text import checked_run
 
 __all__ = ["Ledger"]
 
 
-class Ledger(Histories, Profiles):
+class Ledger(Queries):
     """The account of runs. Open it with :meth:`open`; several processes may use it.
 
     Notes
     -----
     Writing needs the pipeline's lease and checks its token in the same transaction, so a fenced driver cannot record
     anything. Recording is idempotent: a batch that is recorded again after a crash changes nothing.
+
+    Attributes
+    ----------
+    runs
+        Which runs there are, what each planned, and its account.
+    offsets
+        How offsets were split, which are lost, how far each partition was read.
+    facts
+        What batches did beside moving records.
+    verdicts
+        Verdicts, and what users decided on them.
+    profiles
+        What the rows of runs looked like.
     """
+
+    def __init__(self, engine: sa.Engine) -> None:
+        super().__init__(engine)
+        self.runs, self.offsets, self.facts = Runs(engine), Offsets(engine), Facts(engine)
+        self.verdicts, self.profiles = Verdicts(engine), Profiles(engine)
 
     @classmethod
     def open(cls, url: str | None = None) -> Ledger:
@@ -57,6 +78,14 @@ class Ledger(Histories, Profiles):
                 return Lease.acquire(self._engine, pipeline, run_id, scope=scope)
             except IntegrityError:  # two first drivers at once: the other one's row exists now
                 return Lease.acquire(self._engine, pipeline, run_id, scope=scope)
+
+    def events(self, pipeline: str, run_id: str | None = None, limit: int = 200) -> list[dict[str, Any]]:
+        """Return the newest events, oldest first."""
+        table = schema.event
+        query = sa.select(table).where(table.c.pipeline == pipeline)
+        if run_id is not None:
+            query = query.where(table.c.run == run_id)
+        return [dict(r) for r in reversed(self._rows(query.order_by(table.c.id.desc()).limit(limit)))]
 
     def record(self, lease: Lease, *events: Event, run_id: str | None = None) -> None:
         """Record events of the lease's run, and apply them to the derived tables, in one transaction.
@@ -101,9 +130,10 @@ class Ledger(Histories, Profiles):
         whole
             As of :class:`~sluice.ledger.events.IntervalResolved`.
         """
-        known = self.interval(lease.pipeline, interval)
+        name = lease.pipeline
+        known = [row.number for row in self.offsets.intervals(name, interval)]
         for _ in range(20):
-            number = known.number if known else 1 + max((i.number for i in self.intervals(lease.pipeline)), default=0)
+            number = known[0] if known else 1 + max(self.offsets.interval_keys(name), default=0)
             resolved = IntervalResolved(
                 number=number, interval=interval, ranges=ranges, whole=whole, topic_ids=topic_ids
             )  # fmt: skip
@@ -115,7 +145,7 @@ class Ledger(Histories, Profiles):
                     raise
                 continue
             return number
-        raise LedgerError(f"no number is free for the interval {interval} of {lease.pipeline!r}")
+        raise LedgerError(f"no number is free for the interval {interval} of {name!r}")
 
     def adopted(self, lease: Lease, old: str) -> None:
         """Transfer all records of the pipeline ``old`` to this one, and record the transfer, in one transaction."""

@@ -41,7 +41,7 @@ class Remembered(Generic[_Answer]):
             Says whether a known answer is true still, by other signs than the ledger's.
         """
         with self._lock:  # threads that come at once share the work
-            newest, changed = ledger.changed(self._newest - _OVERLAP)
+            newest, changed = ledger.runs.changed(self._newest - _OVERLAP)
             if newest < self._newest:  # another ledger
                 self._known.clear()
             self._newest = newest

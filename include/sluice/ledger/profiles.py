@@ -10,6 +10,9 @@ import sqlalchemy as sa
 
 from sluice.facts.profile import NO_ROWS, Profile
 from sluice.ledger import schema
+from sluice.ledger.offsets import Offsets
+from sluice.ledger.runs import Runs
+from sluice.ledger.store import Queries
 from sluice.ledger.verdicts import Verdicts
 from sluice.recovery import REDRIVEN
 
@@ -21,18 +24,18 @@ _SEEN = 10
 """For each run that is asked for, as many judged ones are looked at: some were not accepted."""
 
 
-class Profiles(Verdicts):
+class Profiles(Queries):
     """What batches wrote, as it was profiled when they were written."""
 
-    def profile(self, pipeline: str, runs: Collection[str]) -> Profile | None:
+    def of(self, pipeline: str, runs: Collection[str]) -> Profile | None:
         """Return the profile of what some runs wrote; None if none of their batches has one.
 
         Of an interval that a run replaced several times, what it wrote last counts.
         """
-        found = self.profiles(pipeline, runs)
+        found = self.by_run(pipeline, runs)
         return reduce(Profile.__or__, found.values(), NO_ROWS) if found else None
 
-    def profiles(self, pipeline: str, runs: Collection[str]) -> dict[str, Profile]:
+    def by_run(self, pipeline: str, runs: Collection[str]) -> dict[str, Profile]:
         """Return, by run, the profiles of those that have one."""
         table = schema.event
         query = sa.select(table.c.run, table.c.payload).where(
@@ -49,7 +52,7 @@ class Profiles(Verdicts):
             for run, parts in batches.items()
         }
 
-    def profiled(
+    def runs(
         self,
         pipeline: str,
         *,
@@ -97,7 +100,7 @@ class Profiles(Verdicts):
         Accepted is a run whose verdict is ``passed`` or ``warned``, or whose failed verdict a user accepted. What was
         judged together is one run. Left out are runs of which something was retracted, that a reset closed, or that are
         older than the newest run before that other one from which on everything is normal
-        (:meth:`sluice.ledger.Ledger.normal_set`).
+        (:class:`sluice.ledger.events.NormalSet`).
 
         Parameters
         ----------
@@ -137,13 +140,13 @@ class Profiles(Verdicts):
             seen |= set(group)
             # of a run with a batch that waits, only a part was written
             if row["verdict"] in ("failed", "error") and (
-                row["waits"] or self.acceptance(pipeline, row["run"]) is None
+                row["waits"] or Verdicts(self._engine).acceptance(pipeline, row["run"]) is None
             ):
                 continue
             groups.append(group)
             if len(groups) == limit:
                 break
-        found = self.profiles(pipeline, [run for group in groups for run in group])
+        found = self.by_run(pipeline, [run for group in groups for run in group])
         return [reduce(Profile.__or__, (found[run] for run in group if run in found), NO_ROWS) for group in groups]
 
     def normal_since(self, pipeline: str) -> tuple[str, str] | None:
@@ -170,10 +173,10 @@ class Profiles(Verdicts):
 
     def _is_given_up(self, pipeline: str, run_id: str) -> bool:
         """Return whether the batch of a run that waited was given up, whichever run that was said of."""
-        run = self.run(pipeline, run_id)
+        run = Runs(self._engine).find(pipeline, run_id)
         waits = None if run is None else (run.judgement or {}).get("waits")
-        settled = None if waits is None else self.settled_batch(pipeline, *waits)
-        return settled is not None and settled[0] == "BatchGivenUp"
+        settled = None if waits is None else Verdicts(self._engine).decision(pipeline, *waits)
+        return settled is not None and settled.event == "BatchGivenUp"
 
     def _with_profile(self, pipeline: str, runs: Sequence[str]) -> set[str]:
         table = schema.event
@@ -181,7 +184,7 @@ class Profiles(Verdicts):
         return {row["run"] for row in self._rows(query.distinct())}
 
     def _retracted(self, pipeline: str) -> set[str]:
-        return {item["run"] for item in self.retractions(pipeline)}
+        return {item["run"] for item in Offsets(self._engine).retractions(pipeline)}
 
 
 def _profiled() -> sa.ColumnElement[bool]:

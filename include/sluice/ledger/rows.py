@@ -8,7 +8,19 @@ from typing import Any, NamedTuple
 from sluice.ranges import OffsetRange, Positions, RangeAccount
 from sluice.recovery import Route
 
-__all__ = ["BatchRow", "Entry", "Epoch", "IntervalRow", "LostRow", "PartitionTime", "RunRow", "StateRow", "Unannounced"]
+__all__ = [
+    "BatchRow",
+    "Entry",
+    "Epoch",
+    "IntervalRow",
+    "LostRow",
+    "PartitionTime",
+    "Resets",
+    "RunRow",
+    "StateRow",
+    "Unannounced",
+    "WindowReach",
+]
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,17 @@ class PartitionTime(NamedTuple):
     partition: int
     latest: int
     at: int
+
+
+class WindowReach(NamedTuple):
+    """How far windows came, in milliseconds since 1970.
+
+    ``latest`` is the latest event time that they absorbed, None if there is none; up to ``closed_to`` all are closed,
+    which is 0 if none is.
+    """
+
+    latest: int | None
+    closed_to: int
 
 
 @dataclass(frozen=True)
@@ -121,7 +144,7 @@ class Unannounced:
     replaced
         How many offsets an interval's commits took out of the sink.
     upto
-        By epoch the newest of these batches; see :meth:`sluice.ledger.Ledger.announced`.
+        By epoch the newest of these batches; see :class:`sluice.ledger.events.Announced`.
     """
 
     accounts: list[RangeAccount]
@@ -137,6 +160,45 @@ class Epoch:
     number: int
     route: Route
     positions: Positions | None
+
+
+@dataclass(frozen=True)
+class Resets:
+    """The resets and failovers of a pipeline.
+
+    Parameters
+    ----------
+    told
+        Of each, oldest first: the run, and its :class:`~sluice.ledger.events.PipelineReset` as a dict.
+    """
+
+    told: list[tuple[str, dict[str, Any]]]
+
+    @property
+    def base(self) -> int:
+        """The epoch with which the account begins: that of the newest reset that took all rows out, or 1."""
+        return next((int(told["epoch"]) for _, told in reversed(self.told) if told["truncated"]), 1)
+
+    @property
+    def rebuilt(self) -> set[int]:
+        """The epochs that were opened to go on with the state of the one before, which is made again."""
+        return {int(told["epoch"]) for _, told in self.told if told.get("rebuild")}
+
+    @property
+    def left(self) -> Positions:
+        """How far each stream was read when the pipeline went on with another cluster, since all rows left the sink."""
+        found = Positions()
+        for _, told in self.told:
+            if told["truncated"]:
+                found = Positions()
+                continue
+            for stream, parts in (told.get("cluster") or {}).get("left", {}).items():
+                found[stream] = {int(partition): int(offset) for partition, offset in parts.items()}
+        return found
+
+    def by(self, run_id: str) -> dict[str, Any]:
+        """Return what a run's reset did, as :meth:`sluice.run.resetting.Reset.as_dict`; empty if it did nothing."""
+        return next((told for run, told in reversed(self.told) if run == run_id), {})
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import os
 import re
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -22,7 +22,7 @@ from sluice.ledger import schema
 from sluice.ledger.projection import clear, project_next
 from sluice.ledger.schema import HEAD, VERSION_TABLE
 
-__all__ = ["LedgerError", "network_of", "open_engine", "reading", "spoken"]
+__all__ = ["LedgerError", "Queries", "network_of", "open_engine", "spoken"]
 
 _READS = "sluice_reads"
 
@@ -135,6 +135,26 @@ def reading(engine: sa.Engine) -> Iterator[sa.Connection]:
     """Connect for queries only: in SQLite it neither blocks a writer nor waits for one."""
     with engine.connect().execution_options(**{_READS: True}) as connection:
         yield connection
+
+
+class Queries:
+    """Reads the ledger: what its query objects share."""
+
+    def __init__(self, engine: sa.Engine) -> None:
+        self._engine = engine
+
+    def _rows(self, query: sa.Select[Any]) -> Sequence[Any]:
+        with spoken(), reading(self._engine) as connection:
+            return connection.execute(query).mappings().all()
+
+    def _emptied(self, pipeline: str) -> int:
+        """Return the id of the newest reset that took all rows out of the tables; 0 if there was none."""
+        table = schema.event
+        query = sa.select(table.c.id, table.c.payload).where(
+            table.c.pipeline == pipeline, table.c.type == "PipelineReset"
+        )
+        rows = self._rows(query.order_by(table.c.id.desc()))
+        return next((int(row["id"]) for row in rows if row["payload"]["truncated"]), 0)
 
 
 def network_of(database: Path, mounts: str | None = None) -> str | None:

@@ -9,14 +9,35 @@ from typing import Any
 import sqlalchemy as sa
 
 from sluice.ledger import schema
-from sluice.ledger.queries import LedgerQueries
 from sluice.ledger.rows import RunRow
+from sluice.ledger.runs import Runs
+from sluice.ledger.store import Queries
 from sluice.ranges import OffsetRange
 
-__all__ = ["LateDecision", "Verdicts"]
+__all__ = ["Decision", "LateDecision", "Verdicts"]
 
 _AT_ONCE = 500
 _SETTLED = ("VerdictAccepted", "BatchGivenUp")
+
+
+@dataclass(frozen=True)
+class Decision:
+    """A decision of a user on a failed verdict, or on the batch that waits because of it."""
+
+    event: str
+    """``VerdictAccepted`` or ``BatchGivenUp``."""
+    reason: str
+    batch: tuple[int, int] | None = None
+    """Epoch and number; None if it is about a whole run."""
+    faults: dict[str, int | None] | None = None
+    """What was wrong with the batch that was accepted (:func:`sluice.run.verdict.faults`); None if it is not known."""
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any]) -> Decision:
+        """Read an event."""
+        told = row["payload"]
+        batch = None if told.get("batch") is None else (told["batch"][0], told["batch"][1])
+        return cls(row["type"], str(told["reason"]), batch, told.get("faults"))
 
 
 @dataclass(frozen=True)
@@ -32,7 +53,7 @@ class LateDecision:
     reason: str
 
 
-class Verdicts(LedgerQueries):
+class Verdicts(Queries):
     """Queries for verdicts: of runs that were judged, that wait for a verdict, and that a user accepted."""
 
     def unjudged(self, pipeline: str, kind: str) -> list[str]:
@@ -208,21 +229,15 @@ class Verdicts(LedgerQueries):
         )
         return bool(self._rows(query.limit(1)))
 
-    def settlement(self, pipeline: str, run_id: str) -> tuple[str, str] | None:
-        """Return how a failed verdict of a run was settled, and why; None if it was not, since the attempt that has it.
-
-        Returns
-        -------
-        tuple
-            The event, ``VerdictAccepted`` or ``BatchGivenUp``, and the reason.
-        """
+    def settlement(self, pipeline: str, run_id: str) -> Decision | None:
+        """Return how a failed verdict of a run was settled; None if it was not, since the attempt that has it."""
         table, settled, judged = schema.event, None, False
         query = sa.select(table.c.type, table.c.payload).where(
             table.c.pipeline == pipeline, table.c.run == run_id, table.c.type.in_(("RunPlanned", "Judged", *_SETTLED))
         )
         for row in self._rows(query.order_by(table.c.id.desc())):
             if row["type"] in _SETTLED:
-                settled = settled or (row["type"], str(row["payload"]["reason"]))
+                settled = settled or Decision.of(row)
             judged = judged or row["type"] == "Judged"
             if row["type"] == "RunPlanned" and (judged or settled):
                 break
@@ -241,65 +256,69 @@ class Verdicts(LedgerQueries):
         rows = self._rows(query.order_by(table.c.id.desc()).limit(1))
         if rows and rows[0]["type"] != "RunPlanned":
             return True
-        run = self.run(pipeline, run_id)
+        run = Runs(self._engine).find(pipeline, run_id)
         waits = None if run is None else (self.as_judged(run).judgement or {}).get("waits")
-        return waits is not None and self.decision(pipeline, *waits) is not None
+        return waits is not None and self.decision(pipeline, *waits, standing=True) is not None
 
     def acceptance(self, pipeline: str, run_id: str) -> str | None:
         """Return why a user accepted what a run wrote; None if nobody did, as :meth:`settlement`."""
         found = self.settlement(pipeline, run_id)
-        return found[1] if found is not None and found[0] == "VerdictAccepted" else None
+        return found.reason if found is not None and found.event == "VerdictAccepted" else None
 
-    def settled_batch(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
-        """Return how a batch that waited for a user's decision was settled, and why, as :meth:`settlement`."""
-        found = self._settled(pipeline).get((epoch, batch))
-        return None if found is None else (found["type"], str(found["payload"]["reason"]))
+    def decision(
+        self,
+        pipeline: str,
+        epoch: int,
+        batch: int,
+        *,
+        standing: bool = False,
+        of: Sequence[OffsetRange] | None = None,
+    ) -> Decision | None:
+        """Return the newest decision on a batch that waits, or waited; None if there is none.
 
-    def decision(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
-        """Return how a batch that waits was settled since it was judged last, and why; None if nobody did since.
-
-        As :meth:`settlement`, whichever of the runs that judged the batch it was called by.
+        Parameters
+        ----------
+        standing
+            Only if the batch was not judged again since, by whichever run.
+        of
+            Only if the batch consisted of these records then, or the ledger does not say of which: a power cut may
+            have taken its plan away, so that Spark planned another batch under this number.
         """
-        found, table = self._settled(pipeline).get((epoch, batch)), schema.event
+        found, table = self._decisions(pipeline).get((epoch, batch), [None])[-1], schema.event
         if found is None:
             return None
-        later = sa.select(table.c.payload).where(
-            table.c.pipeline == pipeline, table.c.type == "Judged", table.c.id > found["id"]
-        )
-        again = any((row["payload"]["judgement"] or {}).get("waits") == [epoch, batch] for row in self._rows(later))
-        return None if again else (found["type"], str(found["payload"]["reason"]))
+        if standing:
+            later = sa.select(table.c.payload).where(
+                table.c.pipeline == pipeline, table.c.type == "Judged", table.c.id > found["id"]
+            )
+            if any((row["payload"]["judgement"] or {}).get("waits") == [epoch, batch] for row in self._rows(later)):
+                return None
+        if of is not None:
+            was = self._begun(pipeline, (epoch, batch), found)
+            if was is not None and _whole(was) != _whole(of):
+                return None
+        return Decision.of(found)
 
-    def decided_on(self, pipeline: str, epoch: int, batch: int) -> list[OffsetRange] | None:
-        """Return what a batch consisted of when a user decided on it; None if the ledger does not say.
-
-        A power cut may have taken its plan away since, so that Spark planned another batch under this number.
-        """
-        decided = self._settled(pipeline).get((epoch, batch))
-        if decided is None:
-            return None
+    def _begun(self, pipeline: str, key: tuple[int, int], event: Mapping[str, Any]) -> list[OffsetRange] | None:
+        """Return with which ranges the run of an event had begun a batch before; None if the ledger does not say."""
         table = schema.event
         started = sa.select(table.c.payload).where(
             table.c.pipeline == pipeline,
-            table.c.run == decided["run"],
+            table.c.run == event["run"],
             table.c.type == "BatchStarted",
-            table.c.id < decided["id"],
+            table.c.id < event["id"],
         )
         for row in self._rows(started.order_by(table.c.id.desc())):
-            if (row["payload"]["epoch"], row["payload"]["batch"]) == (epoch, batch):
+            if (row["payload"]["epoch"], row["payload"]["batch"]) == key:
                 return [OffsetRange(*item) for item in row["payload"]["ranges"]]
         return None
 
-    def accepted_faults(self, pipeline: str, epoch: int, batch: int) -> dict[str, int | None] | None:
-        """Return what was wrong with a batch when a user accepted it; None if the ledger does not say.
-
-        See :func:`sluice.run.verdict.faults`.
-        """
-        found = self._settled(pipeline).get((epoch, batch))
-        return found["payload"].get("faults") if found is not None and found["type"] == "VerdictAccepted" else None
-
-    def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[tuple[tuple[int, int], str, str]]:
-        """Return the decisions on committed batches of some runs: epoch and number, event and reason of each."""
-        return [(key, row["type"], str(row["payload"]["reason"])) for key, row in self._settled_in(pipeline, runs)]
+    def settled_of(self, pipeline: str, runs: Sequence[str]) -> list[Decision]:
+        """Return the newest decision on each committed batch of some runs that has one, in order."""
+        decisions = self._decisions(pipeline)
+        batches = self._committed_in(pipeline, runs) if decisions else []
+        found = (self._carried_out(pipeline, key, decisions) for key, _ in batches)
+        return [Decision.of(row) for row in found if row is not None]
 
     def too_late(self, pipeline: str, runs: Sequence[str] | None = None) -> list[LateDecision]:
         """Return the newest decisions on batches, of some runs or of all, that were committed the other way before.
@@ -316,31 +335,10 @@ class Verdicts(LedgerQueries):
                 found.append(LateDecision(key, run, last["type"], str(last["payload"]["reason"])))
         return found
 
-    def carried_out(self, pipeline: str, epoch: int, batch: int) -> tuple[str, str] | None:
-        """Return the decision that was carried out when a batch was committed, and why; None if there is none."""
+    def carried_out(self, pipeline: str, epoch: int, batch: int) -> Decision | None:
+        """Return the decision that was carried out when a batch was committed; None if there is none."""
         found = self._carried_out(pipeline, (epoch, batch), self._decisions(pipeline))
-        return None if found is None else (found["type"], str(found["payload"]["reason"]))
-
-    def accepted_of(self, pipeline: str, runs: Sequence[str]) -> dict[str, int | None]:
-        """Return what was wrong with those batches of some runs that were committed after a user accepted them.
-
-        Numbers are added up. See :func:`sluice.run.verdict.faults`.
-        """
-        found: dict[str, int | None] = {}
-        for _, row in self._settled_in(pipeline, runs):
-            known = row["payload"].get("faults") if row["type"] == "VerdictAccepted" else None
-            for what, count in (known or {}).items():
-                found[what] = None if count is None else (found.get(what) or 0) + count
-        return found
-
-    def _settled_in(self, pipeline: str, runs: Sequence[str]) -> list[tuple[tuple[int, int], Mapping[str, Any]]]:
-        """Return epoch, number and newest decision of each committed batch of some runs that has one, in order."""
-        decisions = self._decisions(pipeline)
-        found = []
-        for key, _ in self._committed_in(pipeline, runs) if decisions else []:
-            known = self._carried_out(pipeline, key, decisions)
-            found += [] if known is None else [(key, known)]
-        return found
+        return None if found is None else Decision.of(found)
 
     def _carried_out(
         self, pipeline: str, key: tuple[int, int], decisions: Mapping[tuple[int, int], Sequence[Mapping[str, Any]]]
@@ -365,10 +363,6 @@ class Verdicts(LedgerQueries):
         )
         return any((row["payload"]["epoch"], row["payload"]["batch"]) == key for row in self._rows(query))
 
-    def _settled(self, pipeline: str) -> dict[tuple[int, int], Mapping[str, Any]]:
-        """Return the event of the newest decision on each batch that ever waited."""
-        return {key: rows[-1] for key, rows in self._decisions(pipeline).items()}
-
     def _decisions(self, pipeline: str) -> dict[tuple[int, int], list[Mapping[str, Any]]]:
         """Return the events of the decisions on each batch that ever waited, oldest first."""
         table, found = schema.event, dict[tuple[int, int], list[Mapping[str, Any]]]()
@@ -379,3 +373,12 @@ class Verdicts(LedgerQueries):
             if (batch := row["payload"].get("batch")) is not None:
                 found.setdefault((batch[0], batch[1]), []).append(row)
         return found
+
+
+def _whole(ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], tuple[int, int]]:
+    """Return what ranges cover of each partition: its first offset, and the one behind its last."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for item in filter(len, ranges):
+        start, end = found.get((item.topic, item.partition), (item.start, item.end))
+        found[item.topic, item.partition] = min(start, item.start), max(end, item.end)
+    return found

@@ -130,9 +130,9 @@ class Chain:
 
         ledger = Ledger.open()
         runs = [
-            {"pipeline": name, **ledger.account(name, row.run)}
+            {"pipeline": name, **ledger.runs.account(name, row.run)}
             for name in _PIPELINES
-            for row in reversed(ledger.runs(name, limit=50))
+            for row in reversed(ledger.runs.newest(name, limit=50))
         ]
         useful = [run for run in runs if run["planned"]]
         print_table(useful, ["pipeline", *COUNTS, "verdict", "seconds"])
@@ -230,7 +230,7 @@ class Chain:
             try:
                 return process.communicate(timeout=5)[0]
             except subprocess.TimeoutExpired:
-                done = sum(len(account.range) for account in Ledger.open().accounts(name, run))
+                done = sum(len(account.range) for account in Ledger.open().offsets.accounts(name, run))
                 _say(f"  {time.monotonic() - began:.0f} s: {done:,} offsets accounted for")
             except BaseException:  # Ctrl-C reaches the run, too, which ends its driver
                 process.wait()

@@ -97,7 +97,7 @@ class Demo:
         reprocessed = self._backfill()
 
         spec, ledger = load(_PIPELINE), Ledger.open()
-        runs = [ledger.account(_PIPELINE, r.run) for r in reversed(ledger.runs(_PIPELINE, limit=50))]
+        runs = [ledger.runs.account(_PIPELINE, r.run) for r in reversed(ledger.runs.newest(_PIPELINE, limit=50))]
         user, password = self.airflow.login
         useful = [r for r in runs if r["planned"]]
         result = {
@@ -211,7 +211,7 @@ Try next, in a shell that has sourced the file above:
         ledger, name = Ledger.open(), run_of_interval(run) if interval else run
 
         def accounted() -> int:
-            return sum(len(a.range) for a in ledger.accounts(dag, name))
+            return sum(len(a.range) for a in ledger.offsets.accounts(dag, name))
 
         for state, tasks, done in self.airflow.states(dag, run, watch=accounted):
             shown = ", ".join(f"{t} {s}" for t, s in tasks.items() if s != "none")

@@ -41,10 +41,10 @@ def acknowledge(
     """
     reason = checked_reason(reason)
     if of_run is not None:
-        ledger.known_run(pipeline, of_run)
+        ledger.runs.known(pipeline, of_run)
     check_ranges(ledger, pipeline, ranges)
     with ledger.acquire(pipeline, f"acknowledge__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
-        rows = ledger.lost(pipeline, state="acknowledged" if undo else "open", run_id=of_run)
+        rows = ledger.offsets.lost(pipeline, state="acknowledged" if undo else "open", run_id=of_run)
         chosen = [row.range for row in rows]
         chosen = overlaps(chosen, ranges) if ranges else chosen
         if chosen:

@@ -180,12 +180,12 @@ def judge(
     Runs that are judged together may have as many rows as that many runs. A run that reads what had waited until a
     verdict was settled may have any number.
     """
-    rows = [row for run in runs if (row := ledger.run(pipeline, run)) is not None and row.kind == "live"]
+    rows = [row for run in runs if (row := ledger.runs.find(pipeline, run)) is not None and row.kind == "live"]
     if not rows:
         return None
     own = [row.run for row in rows]
-    profile = ledger.profile(pipeline, own) if profile is None else profile
-    past = ledger.accepted(pipeline, before=min(row.sequence for row in rows), limit=history.runs)
+    profile = ledger.profiles.of(pipeline, own) if profile is None else profile
+    past = ledger.profiles.accepted(pipeline, before=min(row.sequence for row in rows), limit=history.runs)
     late: str | None = None
     unknown: dict[str, str] = {}
     if "freshness" in of and history.freshness is not None:
@@ -195,10 +195,10 @@ def judge(
         earlier = [  # many intervals of long ago must not hide the live runs
             run
             for live in (True, False)
-            for run in ledger.profiled(pipeline, limit=history.runs, upto=upto, standing=True, live=live)
+            for run in ledger.profiles.runs(pipeline, limit=history.runs, upto=upto, standing=True, live=live)
         ]
         now = datetime.fromisoformat(ended) if ended else datetime.now(UTC)
-        times = _newest_of([profile or NO_ROWS, *ledger.profiles(pipeline, earlier).values()])
+        times = _newest_of([profile or NO_ROWS, *ledger.profiles.by_run(pipeline, earlier).values()])
         # a record of the far future says nothing of how old the others are, and would hide that none comes any more
         newest = max((time for time in times if time <= now + history.freshness), default=None)
         late = stale(newest, now, history.freshness)
@@ -219,9 +219,9 @@ def judge(
 
 def _had_waited(ledger: Ledger, pipeline: str, rows: Sequence[RunRow], *, held: bool) -> bool:
     """Return whether records may have waited in the source until a user settled a verdict before these runs."""
-    if ledger.ever_waited(pipeline, [row.run for row in rows]):
+    if ledger.verdicts.ever_waited(pipeline, [row.run for row in rows]):
         return True
-    before = ledger.judged_before(pipeline, min(row.sequence for row in rows))
+    before = ledger.verdicts.judged_before(pipeline, min(row.sequence for row in rows))
     if before is None or before.verdict not in FAILED:
         return False
     told = before.judgement or {}

@@ -30,14 +30,14 @@ def clean_log(ledger: Ledger, pipeline: Pipeline, home: Home, threshold: datetim
     name = pipeline.name
     log = WriteAheadLog(home.log(name), name)
     with ledger.acquire(name, f"clean__{datetime.now(UTC).isoformat(timespec='milliseconds')}") as lease:
-        epoch = ledger.epoch(name).number
-        last = ledger.last_batch(name, epoch)
+        epoch = ledger.offsets.epoch(name).number
+        last = ledger.offsets.last_batch(name, epoch)
         # how the epoch was begun tells, whatever the pipeline file says now: its window may have been removed
         if pipeline.stateful is None and not Checkpoint(home.checkpoint(name, epoch)).defined():
             applied = last.batch if last else -1
         else:
-            done = ledger.furthest(name, epoch, batches=1 << 31)
-            for account in ledger.accounts(name, batch=last) if last else ():  # Spark may still make its state
+            done = ledger.offsets.furthest(name, epoch, batches=1 << 31)
+            for account in ledger.offsets.accounts(name, batch=last) if last else ():  # Spark may still make its state
                 done[account.range.topic][account.range.partition] = account.range.start
             applied = applied_batch(log, epoch, done)
         return clean(ledger, lease, log, {epoch: applied}, threshold, dry_run=dry_run)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger, RunRow
 from sluice.ledger.events import BatchGivenUp, NormalSet, VerdictAccepted
-from sluice.ranges import OffsetRange
 from sluice.run.held import FAILED, waiting
 from sluice.run.verdict import faults, worse
 from sluice.text import checked_reason
 
-__all__ = ["MAY_BE_OUT", "accept", "check_unsettled", "decided", "give_up"]
+__all__ = ["MAY_BE_OUT", "accept", "check_unsettled", "give_up"]
 
 MAY_BE_OUT = "if a run that died had published it before, the next run's verdict says so"
-"""What is said of a batch that was given up after such a run (:meth:`Ledger.unfinished_since_judged`)."""
+"""What is said of a batch that was given up after such a run (``ledger.verdicts.unfinished_since_judged``)."""
 
 
 def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_normal: bool = False) -> str:
@@ -39,7 +37,7 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_norma
     """
     unchanged = "nothing was changed"
     reason = checked_reason(reason)
-    run = ledger.as_judged(ledger.known_run(pipeline, run_id))
+    run = ledger.verdicts.as_judged(ledger.runs.known(pipeline, run_id))
     if new_normal and run.kind != "live":
         raise ConfigError(
             f"run {run_id!r} of {pipeline!r} is of the kind {run.kind}: quality.history compares live runs",
@@ -63,7 +61,7 @@ def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_norma
 
 
 def _begin(ledger: Ledger, pipeline: str, run_id: str, reason: str) -> None:
-    if ledger.normal_since(pipeline) != (run_id, reason):
+    if ledger.profiles.normal_since(pipeline) != (run_id, reason):
         ledger.decide(pipeline, run_id, NormalSet(reason=reason))
 
 
@@ -72,7 +70,7 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
     batch = waiting(ledger, pipeline, run)
     if batch is None:
         _refuse_given_up(ledger, pipeline, run)
-        if ledger.acceptance(pipeline, run_id) is None:
+        if ledger.verdicts.acceptance(pipeline, run_id) is None:
             ledger.decide(pipeline, run_id, VerdictAccepted(verdict=verdict, reason=reason))
         return verdict
     _refuse_outdated(ledger, pipeline, run, batch)
@@ -89,11 +87,11 @@ def _accept(ledger: Ledger, pipeline: str, run: RunRow, reason: str) -> str:
 def _refuse_given_up(ledger: Ledger, pipeline: str, run: RunRow) -> None:
     """Refuse to accept a batch that a run has left out since, because a user gave it up."""
     waits = (run.judgement or {}).get("waits")
-    settled = None if waits is None else ledger.carried_out(pipeline, *waits)
-    if waits is None or settled is None or settled[0] != "BatchGivenUp":
+    settled = None if waits is None else ledger.verdicts.carried_out(pipeline, *waits)
+    if waits is None or settled is None or settled.event != "BatchGivenUp":
         return
     raise ConfigError(
-        f"batch {waits[1]} of run {run.run!r} was given up ({settled[1]}), and a run counted its offsets as lost",
+        f"batch {waits[1]} of run {run.run!r} was given up ({settled.reason}), and a run counted its offsets as lost",
         state="nothing was changed",
         next_step=f"to write it after all: sluice redrive {pipeline}",
     )
@@ -101,7 +99,7 @@ def _refuse_given_up(ledger: Ledger, pipeline: str, run: RunRow) -> None:
 
 def _refuse_outdated(ledger: Ledger, pipeline: str, run: RunRow, batch: tuple[int, int]) -> None:
     """Refuse to accept what one run found wrong with a batch, if a later run found more."""
-    newest = ledger.newest_judged(pipeline)
+    newest = ledger.verdicts.newest_judged(pipeline)
     if newest is None or newest.run == run.run or waiting(ledger, pipeline, newest) != batch:
         return
     more = worse(faults(run.judgement or {}), faults(newest.judgement or {}))
@@ -130,39 +128,13 @@ def give_up(ledger: Ledger, pipeline: str, run_id: str, *, reason: str) -> tuple
         If a run of the pipeline is at work: it may be about to publish the batch.
     """
     reason = checked_reason(reason)
-    if waiting(ledger, pipeline, ledger.known_run(pipeline, run_id)) is None:
+    if waiting(ledger, pipeline, ledger.runs.known(pipeline, run_id)) is None:
         return None
     with ledger.acquire(pipeline, _decision("retract")):
-        batch = waiting(ledger, pipeline, ledger.known_run(pipeline, run_id))
+        batch = waiting(ledger, pipeline, ledger.runs.known(pipeline, run_id))
         if batch is not None and not _is_decided(ledger, pipeline, batch, "BatchGivenUp"):
             ledger.decide(pipeline, run_id, BatchGivenUp(reason=reason, batch=batch))
         return batch
-
-
-def decided(
-    ledger: Ledger, pipeline: str, batch: tuple[int, int], ranges: Sequence[OffsetRange]
-) -> tuple[str, str] | None:
-    """Return what a user decided of a batch with these ranges, and why; None if nobody did.
-
-    A decision is about records. If another batch was planned under its number since, it is void.
-
-    Parameters
-    ----------
-    batch
-        Epoch and number.
-    ranges
-        Its planned ranges.
-
-    Returns
-    -------
-    tuple
-        The event, ``VerdictAccepted`` or ``BatchGivenUp``, and the reason.
-    """
-    found = ledger.settled_batch(pipeline, *batch)
-    if found is None:
-        return None
-    of = ledger.decided_on(pipeline, *batch)
-    return found if of is None or _whole(of) == _whole(ranges) else None
 
 
 def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
@@ -173,19 +145,19 @@ def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
     ConfigError
         If the batch was given up or published since.
     """
-    run = ledger.as_judged(ledger.known_run(pipeline, run_id))
+    run = ledger.verdicts.as_judged(ledger.runs.known(pipeline, run_id))
     waits = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
     if waits is None or waiting(ledger, pipeline, run) is not None:
         return
-    for late in ledger.too_late(pipeline):
+    for late in ledger.verdicts.too_late(pipeline):
         if late.batch == tuple(waits) and late.event == "BatchGivenUp":
             raise ConfigError(
                 f"batch {waits[1]} of run {run_id!r} had been published by run {late.run!r} when it was given up",
                 state="nothing was changed; the batch is in the sink",
                 next_step=f"take it back: sluice retract {pipeline} {shlex.quote(late.run)} --reason TEXT",
             )
-    settled = ledger.carried_out(pipeline, *waits)
-    what = "given up" if settled is not None and settled[0] == "BatchGivenUp" else "published, or dropped by a reset"
+    settled = ledger.verdicts.carried_out(pipeline, *waits)
+    what = "given up" if settled is not None and settled.event == "BatchGivenUp" else "published, or dropped by a reset"
     raise ConfigError(
         f"batch {waits[1]} of run {run_id!r}, which had waited, was {what}",
         state="nothing was changed; what the run published before that batch is in the sink",
@@ -196,17 +168,8 @@ def check_unsettled(ledger: Ledger, pipeline: str, run_id: str) -> None:
 
 def _is_decided(ledger: Ledger, pipeline: str, batch: tuple[int, int], event: str) -> bool:
     """Return whether this was decided of a batch, and it was not judged since."""
-    found = ledger.decision(pipeline, *batch)
-    return found is not None and found[0] == event
-
-
-def _whole(ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], tuple[int, int]]:
-    """Return what ranges cover of each partition: its first offset, and the one behind its last."""
-    found: dict[tuple[str, int], tuple[int, int]] = {}
-    for item in filter(len, ranges):
-        start, end = found.get((item.topic, item.partition), (item.start, item.end))
-        found[item.topic, item.partition] = min(start, item.start), max(end, item.end)
-    return found
+    found = ledger.verdicts.decision(pipeline, *batch, standing=True)
+    return found is not None and found.event == event
 
 
 def _decision(what: str) -> str:

@@ -19,8 +19,8 @@ __all__ = ["alarm", "warning"]
 
 def warning(ledger: Ledger, pipeline: Pipeline) -> str | None:
     """Return in words what is wrong with the state of the present epoch; None if nothing is."""
-    epoch = ledger.epoch(pipeline.name).number
-    return alarm(pipeline, ledger.states_back(pipeline.name, epoch=epoch))
+    epoch = ledger.offsets.epoch(pipeline.name).number
+    return alarm(pipeline, ledger.facts.states(pipeline.name, epoch=epoch))
 
 
 def alarm(pipeline: Pipeline, states: Iterable[StateRow]) -> str | None:

@@ -47,16 +47,16 @@ def unsettled(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     everything that was judged was retracted, or a reset took all rows out, or dropped the batch that waits. A run that
     found nothing was not judged.
     """
-    run = ledger.newest_judged(pipeline.name)
-    if run is None or run.verdict not in FAILED or ledger.settlement(pipeline.name, run.run) is not None:
+    run = ledger.verdicts.newest_judged(pipeline.name)
+    if run is None or run.verdict not in FAILED or ledger.verdicts.settlement(pipeline.name, run.run) is not None:
         return None
     waits = (run.judgement or {}).get("waits")
-    if waits is not None and ledger.decision(pipeline.name, *waits) is not None:
+    if waits is not None and ledger.verdicts.decision(pipeline.name, *waits, standing=True) is not None:
         return None  # whichever run's it was called by
     if only_late(run.judgement or {}):
         return None  # only a later run can bring new rows
-    dropped = waits is not None and ledger.epoch(pipeline.name).number != waits[0]
-    if dropped or run.epoch < ledger.base(pipeline.name):
+    dropped = waits is not None and ledger.offsets.epoch(pipeline.name).number != waits[0]
+    if dropped or run.epoch < ledger.offsets.resets(pipeline.name).base:
         return None
     return None if _was_retracted(ledger, run) else run
 
@@ -67,7 +67,7 @@ def surely_held(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
     It may have taken back what holds the pipeline: only a driver finds out what is committed.
     """
     run = holder(ledger, pipeline)
-    return None if run is None or ledger.unfinished_since_judged(pipeline.name, run.run) else run
+    return None if run is None or ledger.verdicts.unfinished_since_judged(pipeline.name, run.run) else run
 
 
 def only_late(judgement: Mapping[str, Any]) -> bool:
@@ -127,23 +127,23 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
 
 def waiting(ledger: Ledger, pipeline: str, run: RunRow) -> tuple[int, int] | None:
     """Return epoch and number of the batch that a run judged and did not publish, and that nobody published since."""
-    run = ledger.as_judged(run)
+    run = ledger.verdicts.as_judged(run)
     told = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
     if told is None:
         return None
     epoch, number = told
-    last = ledger.last_batch(pipeline, epoch)
-    gone = ledger.epoch(pipeline).number != epoch or (last is not None and last.batch >= number)
+    last = ledger.offsets.last_batch(pipeline, epoch)
+    gone = ledger.offsets.epoch(pipeline).number != epoch or (last is not None and last.batch >= number)
     return None if gone else (epoch, number)
 
 
 def _was_retracted(ledger: Ledger, run: RunRow) -> bool:
     # with it, runs may have been judged whose drivers had died: their rows may be those that failed
     runs = {run.run, *((run.judgement or {}).get("runs") or [])}
-    retracted = runs & {item["run"] for item in ledger.retractions(run.pipeline)}
-    return bool(retracted) and not ledger.judged_rows_stand(run.pipeline, run.run, runs)
+    retracted = runs & {item["run"] for item in ledger.offsets.retractions(run.pipeline)}
+    return bool(retracted) and not ledger.verdicts.judged_rows_stand(run.pipeline, run.run, runs)
 
 
 def _has_rows(ledger: Ledger, pipeline: str, runs: Iterable[str]) -> bool:
-    counts = [account.counts for name in runs for account in ledger.accounts(pipeline, name, standing=True)]
+    counts = [account.counts for name in runs for account in ledger.offsets.accounts(pipeline, name, standing=True)]
     return any(c.written + c.filtered for c in counts)

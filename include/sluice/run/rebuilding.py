@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from sluice.facts import Duplicates, Windows
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, joined, subtract
@@ -60,15 +61,15 @@ def former_to(ledger: Ledger, pipeline: Pipeline, epoch: int, *, rebuilt: bool) 
     rebuilt
         Whether its state is made again; else it begins without.
     """
-    window, name, since = pipeline.window, pipeline.name, ledger.base(pipeline.name)
+    window, name, since = pipeline.window, pipeline.name, ledger.offsets.resets(pipeline.name).base
     if window is not None and window.output != "complete" and window.gap is None:
         begun = began(ledger, name, epoch) if rebuilt else epoch
-        latest = ledger.latest_before(name, begun, since=since)
-        closed = ledger.closed_before(name, epoch, since=begun)
+        latest = ledger.facts.reach(name, range(since, begun)).latest
+        closed = ledger.facts.reach(name, range(begun, epoch)).closed_to
         ends = [*([] if latest is None else [window.last_end(latest)]), *([closed] if closed else [])]
         return max(ends, default=None)
     if pipeline.processor is not None or (window is not None and window.gap is not None):
-        return ledger.closed_before(name, epoch, since) or None
+        return ledger.facts.reach(name, range(since, epoch)).closed_to or None
     return None
 
 
@@ -82,15 +83,15 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
     """
     name, window, dedupe = pipeline.name, pipeline.window, pipeline.dedupe
     first = began(ledger, name, epoch)
-    standing = [e for e in ledger.entries(name) if first <= e.epoch < epoch and e.batch >= 0]
-    every = ledger.window_moves(name) if window is not None else ledger.drops(name)
+    standing = [e for e in ledger.offsets.entries(name) if first <= e.epoch < epoch and e.batch >= 0]
+    every = ledger.facts.told(name, Windows if window is not None else Duplicates)
     # of batches that took other event times nothing is known
     moves = [m for m in every if first <= m["epoch"] < epoch and m.get("timing", "") == pipeline.timing]
     if window is not None:
-        watermark = ledger.closed_before(name, epoch, first)
+        watermark = ledger.facts.reach(name, range(first, epoch)).closed_to
         former = former_to(ledger, pipeline, epoch, rebuilt=True) or 0
         begin = former - round(window.length.total_seconds() * 1000)
-        times = ledger.event_times(name, pipeline.timing) if pipeline.timing is not None else []
+        times = ledger.facts.event_times(name, pipeline.timing) if pipeline.timing is not None else []
         over = {t.range for t in times if not t.meets(begin, _EVER)}
     else:
         assert dedupe is not None
@@ -106,8 +107,8 @@ def kept(ledger: Ledger, pipeline: Pipeline, epoch: int) -> Kept:
         spans = ((e.account.range, e.epoch, e.batch) for e in standing)
         over = {s for s, number, batch in spans if latest.get((number, batch, s.topic, s.partition), _EVER) < begin}
     needed = [e.account for e in standing if e.account.counts.written and e.account.range not in over]
-    before = ledger.latest_before(name, first, since=ledger.base(name))
-    lost = [row.range for row in ledger.never_read(name)]
+    before = ledger.facts.reach(name, range(ledger.offsets.resets(name).base, first)).latest
+    lost = [row.range for row in ledger.offsets.never_read(name)]
     return Kept(
         tuple(joined(subtract((a.range for a in needed), lost))),
         sum(len(a.range) - a.counts.absent - a.counts.lost for a in needed),
@@ -131,9 +132,9 @@ def began(ledger: Ledger, pipeline: str, epoch: int) -> int:
 
     Epochs that read nothing left none, and had none to leave.
     """
-    base, rebuilt = ledger.base(pipeline), ledger.rebuilt(pipeline)
-    read = {entry.epoch for entry in ledger.entries(pipeline) if entry.batch >= 0}
+    resets = ledger.offsets.resets(pipeline)
+    read = {entry.epoch for entry in ledger.offsets.entries(pipeline) if entry.batch >= 0}
     found = epoch - 1
-    while found > base and (found in rebuilt or found not in read):
+    while found > resets.base and (found in resets.rebuilt or found not in read):
         found -= 1
     return found

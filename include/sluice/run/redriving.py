@@ -53,7 +53,7 @@ def final(pipeline: Pipeline) -> str | None:
 def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -> None:
     """Raise a :class:`~sluice.errors.ConfigError` if a range has no offset that was ever read or lost."""
     ranges = [item for item in ranges if len(item)]
-    known = ledger.furthest_known(pipeline) if ranges else {}
+    known = ledger.offsets.reached(pipeline, ever=True) if ranges else {}
     for item in ranges:
         ends = known.get(item.topic, {})
         if item.start >= ends.get(item.partition, 0):

@@ -168,9 +168,9 @@ def asked(begin: str | None, states: Sequence[TopicState], at: Mapping[tuple[str
 
 def united(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], OffsetRange]:
     """Return, per partition, from where to where accounts stand: those of live runs, and of intervals before them."""
-    spans = [entry.account.range for entry in ledger.entries(pipeline) if entry.epoch > REDRIVEN]
+    spans = [entry.account.range for entry in ledger.offsets.entries(pipeline) if entry.epoch > REDRIVEN]
     found: dict[tuple[str, int], OffsetRange] = {}
-    for span in (*spans, *(account.range for _, account, _ in ledger.replaced(pipeline))):
+    for span in (*spans, *(account.range for _, account, _ in ledger.offsets.replaced(pipeline))):
         key = (span.topic, span.partition)
         known = found.get(key, span)
         found[key] = OffsetRange(*key, min(span.start, known.start), max(span.end, known.end))
@@ -179,7 +179,7 @@ def united(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], OffsetRange]:
 
 def may_hold(ledger: Ledger, pipeline: str) -> list[OffsetRange]:
     """Return where the tables may have rows: where accounts stand, and what batches read that were begun only."""
-    begun = [span for ranges in ledger.begun(pipeline).values() for span in ranges]
+    begun = [span for ranges in ledger.offsets.begun(pipeline).values() for span in ranges]
     return [*united(ledger, pipeline).values(), *begun]
 
 

@@ -144,7 +144,7 @@ def standing(
         If an interval run replaced rows there: the ledger does not know which rows of these offsets are whose.
     """
     if run_id is not None:
-        kind = ledger.known_run(pipeline, run_id).kind
+        kind = ledger.runs.known(pipeline, run_id).kind
         if kind == "interval":
             raise ConfigError(
                 f"run {run_id!r} of {pipeline!r} is an interval run: it replaced rows, which do not come back",
@@ -152,9 +152,9 @@ def standing(
                 next_step="fix the cause and reprocess the interval, which replaces the rows again: sluice run "
                 f"{pipeline} --start TS --end TS",
             )
-    entries = ledger.entries(pipeline)
-    lost = [row.range for row in ledger.lost(pipeline, state=None)]
-    back = ledger.retracted_from(pipeline)
+    entries = ledger.offsets.entries(pipeline)
+    lost = [row.range for row in ledger.offsets.lost(pipeline, state=None)]
+    back = ledger.offsets.retracted_from(pipeline)
     refused = [entry for entry in entries if entry.of == "quarantined"]
     found = []
     for entry in entries:
@@ -181,7 +181,7 @@ def _without(span: OffsetRange, holes: Sequence[OffsetRange]) -> list[OffsetRang
 
 
 def _beside_intervals(ledger: Ledger, pipeline: str, wanted: Sequence[OffsetRange]) -> None:
-    anew = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.replaced(pipeline)])))
+    anew = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.offsets.replaced(pipeline)])))
     if anew:
         raise ConfigError(
             f"interval runs replaced rows of {describe(anew)}: the ledger does not know which of these offsets' rows "

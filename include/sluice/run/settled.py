@@ -41,14 +41,18 @@ class Settled:
 
 def settled_of(ledger: Ledger, pipeline: str) -> Settled:
     """Return what the ledger knows to be settled."""
-    reached: Positions = ledger.reached(pipeline)
-    for stream, parts in ledger.left_behind(pipeline).items():  # a stream may be left before a record of it was read
+    reached: Positions = ledger.offsets.reached(pipeline)
+    for stream, parts in ledger.offsets.resets(
+        pipeline
+    ).left.items():  # a stream may be left before a record of it was read
         for partition, offset in parts.items():
             there = reached.setdefault(stream, {})
             there[partition] = max(offset, there.get(partition, 0))
     whole = [OffsetRange(s, n, 0, end) for s, parts in reached.items() for n, end in parts.items()]
-    standing = subtract(whole, [row.range for row in ledger.lost(pipeline)])
-    return Settled(_merged([*standing, *ledger.origins(pipeline)]))
+    standing = subtract(whole, [row.range for row in ledger.offsets.lost(pipeline)])
+    origins = ledger.facts.told(pipeline, facts.Origins, standing=True)
+    mirrored = {OffsetRange(*span) for told in origins for span in told["ranges"]}
+    return Settled(_merged([*standing, *sorted(mirrored)]))
 
 
 def _merged(ranges: Iterable[OffsetRange]) -> list[OffsetRange]:

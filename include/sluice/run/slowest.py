@@ -16,7 +16,7 @@ def held_by(ledger: Ledger, pipeline: Pipeline, epoch: int) -> PartitionTime | N
     of = pipeline.stateful
     if of is None or of.hold is None:
         return None
-    return slowest(ledger.partition_times(pipeline.name, epoch), of.hold.idle_after)
+    return slowest(ledger.facts.partition_times(pipeline.name, epoch), of.hold.idle_after)
 
 
 def slowest(times: Iterable[PartitionTime], idle_after: timedelta) -> PartitionTime | None:

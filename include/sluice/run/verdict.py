@@ -7,7 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from typing import Any
 
-__all__ = ["MASKED", "WARNS", "causes", "faults", "headed", "line", "title", "told", "worse"]
+from sluice.ledger.verdicts import Decision
+
+__all__ = ["MASKED", "WARNS", "accepted_faults", "causes", "faults", "headed", "line", "title", "told", "worse"]
 
 MASKED = "(masked)"
 """What stands for a value that may not be shown."""
@@ -81,6 +83,16 @@ def _place(record: Mapping[str, Any]) -> tuple[str, int, int]:
 def _value(item: Mapping[str, Any]) -> str:
     times = f" × {item['count']:,}" if (item.get("count") or 1) > 1 else ""
     return f"{'null' if item['value'] is None else repr(item['value'])}{times}"
+
+
+def accepted_faults(decisions: Iterable[Decision]) -> dict[str, int | None]:
+    """Return the :func:`faults` with which a user accepted some batches; numbers are added up."""
+    found: dict[str, int | None] = {}
+    for decision in decisions:
+        known = decision.faults if decision.event == "VerdictAccepted" else None
+        for what, count in (known or {}).items():
+            found[what] = None if count is None else (found.get(what) or 0) + count
+    return found
 
 
 def faults(judgement: Mapping[str, Any]) -> dict[str, int | None]:

@@ -59,7 +59,7 @@ def clean(
     log.refresh()
     newest = max(applied, default=0)
     everything = {epoch: 2**62 for epoch in range(1, newest)} | dict(applied)
-    needed = [row.range for row in ledger.lost(lease.pipeline)]
+    needed = [row.range for row in ledger.offsets.lost(lease.pipeline)]
     found = log.clean(threshold, applied=everything, needed=needed, dry_run=dry_run, thorough=thorough)
     if found.segments and not dry_run:
         ledger.record(lease, SegmentsCleaned(**{"threshold": threshold.isoformat(), **found.as_dict()}))

@@ -8,6 +8,7 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.errors import ConfigError, public
+from sluice.facts import ChangedColumns
 from sluice.ledger import Ledger, Unannounced
 from sluice.ledger.events import Announced
 from sluice.pipeline import Pipeline, load
@@ -46,7 +47,7 @@ class AccountOperator(BaseOperator):
     The event covers everything that was committed and that no event covered before: rows of this run, of runs that
     failed later or whose verdict failed, and of redrives. Its ``extra`` holds
 
-    - this run's counts and its verdict, as :meth:`sluice.ledger.Ledger.account` has them;
+    - this run's counts and its verdict, as :meth:`sluice.ledger.runs.Runs.account` has them;
     - ``ranges``, ``[topic, partition, start, end]`` each: the offsets that are new;
     - ``runs``: for each run that wrote some of them, its id, its verdict and how many offsets it has ``written``;
     - ``version``: the version of the Delta table that holds them all; None for another sink;
@@ -105,7 +106,7 @@ class AccountOperator(BaseOperator):
         ledger = Ledger.open()
         try:
             self.run_id = run_window(context, pipeline, self.run_id).run_id
-            account = ledger.account(name, self.run_id) if failed else self._account(ledger, name)
+            account = ledger.runs.account(name, self.run_id) if failed else self._account(ledger, name)
         except ConfigError:
             if failed:
                 raise Hopeless(
@@ -114,11 +115,11 @@ class AccountOperator(BaseOperator):
                     next_step="read the log of the first task that failed, then clear that task",
                 ) from None
             raise
-        accounts = ledger.accounts(name, self.run_id)
+        accounts = ledger.offsets.accounts(name, self.run_id)
         self.log.info("Run %s, verdict %s\n%s", self.run_id, account["verdict"], account_table(accounts))
         for reason in headed(account["verdict"], account.get("reasons", [])):
             self.log.info("%s", reason)
-        metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.lost(name)))
+        metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.offsets.lost(name)))
         if failed:
             raise Hopeless(
                 f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed",
@@ -130,15 +131,17 @@ class AccountOperator(BaseOperator):
 
     def _account(self, ledger: Ledger, name: str) -> dict[str, Any]:
         run_before(self, name, self.run_id, "account for")
-        return ledger.account(name, self.run_id)
+        return ledger.runs.account(name, self.run_id)
 
     def _announce(self, pipeline: Pipeline, account: dict[str, Any], ledger: Ledger, context: Context) -> None:
-        name, news = pipeline.name, ledger.unannounced(pipeline.name, self.run_id)
+        name, news = pipeline.name, ledger.runs.unannounced(pipeline.name, self.run_id)
         if not any(news.written.values()) and not news.replaced:
             self.log.info("Nothing was written that no event has told of: no event")
             return
         version = version_of(pipeline)
-        rows = {run: ledger.run(name, run) for run in news.written}
+        rows = {run: ledger.runs.find(name, run) for run in news.written}
+        changes = ledger.facts.told(name, ChangedColumns, runs=news.written)
+        columns = {column["column"]: column for change in changes for column in change["added"]}
         extra = {
             **public(account),
             "ranges": [r.as_list() for r in joined(a.range for a in news.accounts)],
@@ -147,7 +150,7 @@ class AccountOperator(BaseOperator):
                 for run, written in news.written.items()
             ],
             "version": version,
-            "evolved": ledger.evolved(name, news.written),
+            "evolved": list(columns.values()),
         }
         context["outlet_events"][alias_of(name)].add(asset_of(name), extra=extra)
         self._sent = (name, news, version)

@@ -49,7 +49,7 @@ class BoundedRunOperator(SubmitOperator):
     Returns
     -------
     dict
-        The XCom ``return_value``: the run's account (see :meth:`sluice.ledger.Ledger.account`) and its ``ranges``,
+        The XCom ``return_value``: the run's account (see :meth:`sluice.ledger.runs.Runs.account`) and its ``ranges``,
         ``[topic, partition, start, end]`` each.
 
     Raises
@@ -113,9 +113,9 @@ class BoundedRunOperator(SubmitOperator):
             is_unset(validate) or flag_of("validate", validate),
         )
         ledger = Ledger.open()
-        epoch = ledger.epoch(pipeline.name)
+        epoch = ledger.offsets.epoch(pipeline.name)
         waits = None if request.interval else waiting(pipeline, connections.get, home=Home.from_env(), epoch=epoch)
-        small = is_small(pipeline, request, waiting=waits, engine=ledger.engine(pipeline.name))
+        small = is_small(pipeline, request, waiting=waits, engine=ledger.runs.engine(pipeline.name))
         PageLink().show(self, context)
         try:
             if window.interval is None and (request.recovery or pipeline.recovery).route is not Route.LOG:
@@ -139,14 +139,14 @@ class BoundedRunOperator(SubmitOperator):
     def _account(self, pipeline: str) -> dict[str, Any]:
         ledger = Ledger.open()
         try:
-            account = ledger.account(pipeline, self.run_id)
+            account = ledger.runs.account(pipeline, self.run_id)
         except UnknownRunError:
             raise SluiceError(
                 f"the application ended well, and the ledger has no run {self.run_id!r} of {pipeline!r}",
                 state="the sink holds what the run committed",
                 next_step="give the worker and Spark the same SLUICE_HOME and SLUICE_LEDGER_URL, then clear this task",
             ) from None
-        accounts = ledger.accounts(pipeline, self.run_id)
+        accounts = ledger.offsets.accounts(pipeline, self.run_id)
         self.log.info("Account of run %s\n%s", self.run_id, account_table(accounts))
         return {**public(account), "ranges": [r.as_list() for r in joined(a.range for a in accounts)]}
 
@@ -170,7 +170,7 @@ def run_before(task: BaseOperator, pipeline: str, run_id: str, doing: str) -> Ru
     """
     clear = f"clear {ingest_before(task)} of this DAG run first"
     try:
-        row = Ledger.open().ended_run(pipeline, run_id)
+        row = Ledger.open().runs.ended(pipeline, run_id)
     except ConfigError as error:
         raise SluiceError(error.what, state=f"there is nothing to {doing}", next_step=clear) from None
     if row.state != "done" and row.verdict is None:

@@ -101,13 +101,15 @@ class RedriveOperator(SubmitOperator):
         ranges = ranges_of("ranges", self.ranges)
         ledger = Ledger.open()
         if self.of_run:
-            ledger.known_run(pipeline.name, self.of_run)
-        if what is _What.LOST and not ledger.lost(pipeline.name, run_id=self.of_run or None):
+            ledger.runs.known(pipeline.name, self.of_run)
+        if what is _What.LOST and not ledger.offsets.lost(pipeline.name, run_id=self.of_run or None):
             raise AirflowSkipException("the pipeline has no open lost range")
         action = Redrive(self.run_id, tuple(ranges), self.of_run or None, quarantined=what is _What.QUARANTINED)
         self.carry_out(pipeline, action, context)
-        account = ledger.account(pipeline.name, self.run_id)
-        still = sum(len(row.range) for row in ledger.lost(pipeline.name))
-        self.log.info("Account of run %s\n%s", self.run_id, account_table(ledger.accounts(pipeline.name, self.run_id)))
+        account = ledger.runs.account(pipeline.name, self.run_id)
+        still = sum(len(row.range) for row in ledger.offsets.lost(pipeline.name))
+        self.log.info(
+            "Account of run %s\n%s", self.run_id, account_table(ledger.offsets.accounts(pipeline.name, self.run_id))
+        )
         self.log.info("%s offsets are still lost", f"{still:,}")
         return {**public(account), "still_lost": still}

@@ -100,7 +100,7 @@ class ResetOperator(SubmitOperator):
         rebuild = flag_of("rebuild_state", self.rebuild_state)
         possible(pipeline, begin, truncate=truncate, rebuild=rebuild)
         self.carry_out(pipeline, Reset(self.run_id, str(self.reason), begin, truncate, agreed, rebuild), context)
-        account = ledger.account(pipeline.name, self.run_id)
+        account = ledger.runs.account(pipeline.name, self.run_id)
         if account["reset"]["epoch"] is None:
             raise AirflowSkipException("the pipeline stands there already, and nothing was read since")
         for note in account.get("notes", []):

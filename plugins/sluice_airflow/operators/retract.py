@@ -91,7 +91,7 @@ class RetractOperator(SubmitOperator):
                 "batch %d of run %s is given up: the next run counts its offsets as lost; what the run published "
                 "before it stays in the sink", batch[1], of_run,
             )  # fmt: skip
-            if ledger.unfinished_since_judged(pipeline.name, of_run):
+            if ledger.verdicts.unfinished_since_judged(pipeline.name, of_run):
                 self.log.warning(MAY_BE_OUT)
             if (why := final(pipeline)) is not None:
                 self.log.warning("that is for good, unless it is accepted before that run: %s", why)
@@ -99,11 +99,13 @@ class RetractOperator(SubmitOperator):
         possible(pipeline)
         if of_run is not None:
             check_unsettled(ledger, pipeline.name, of_run)
-        known = ledger.run(pipeline.name, self.run_id)  # an attempt that died may have been the one that retracted
+        known = ledger.runs.find(
+            pipeline.name, self.run_id
+        )  # an attempt that died may have been the one that retracted
         if known is None and not standing(ledger, pipeline.name, run_id=of_run, ranges=ranges):
             raise AirflowSkipException("it was retracted before, or never written")
         self.carry_out(pipeline, Retract(self.run_id, str(self.reason), of_run, tuple(ranges)), context)
-        account = ledger.account(pipeline.name, self.run_id)
+        account = ledger.runs.account(pipeline.name, self.run_id)
         self.log.info("%s offsets left the sink", f"{account['retracted']['written']:,}")
         self.log.info("%s offsets are open as lost", f"{account['retracted']['opened']:,}")
         return public(account)

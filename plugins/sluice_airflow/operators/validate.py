@@ -93,7 +93,7 @@ class ValidateOperator(SubmitOperator):
         self._show(verdict, judgement)
         if verdict in FAILED:
             error = _quality_error(pipeline, self.run_id, verdict, judgement)
-            accepted = Ledger.open().acceptance(pipeline.name, self.run_id)
+            accepted = Ledger.open().verdicts.acceptance(pipeline.name, self.run_id)
             if accepted is None and pipeline.quality.on_failed != "warn":
                 raise error
             why = "quality.on_failed is warn" if accepted is None else f"the verdict was accepted ({accepted})"
@@ -105,7 +105,7 @@ class ValidateOperator(SubmitOperator):
         from sluice_airflow import lineage
 
         pipeline = load(self.pipeline)
-        row = Ledger.open().run(pipeline.name, self.run_id)
+        row = Ledger.open().runs.find(pipeline.name, self.run_id)
         return lineage.of_validate(pipeline, (row.judgement if row else None) or {})
 
     def _row(self, pipeline: Pipeline) -> RunRow:

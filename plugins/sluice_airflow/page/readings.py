@@ -76,9 +76,9 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
         Which of some names are.
     """
     book, files = ledger(), _files.valid()
-    gone = book.pipelines() - set(files)
-    names = sorted(allowed(set(files) | gone - book.forgotten(gone)))
-    found = _glances.of(book, names, lambda unknown: book.glances(unknown) if unknown else {})
+    gone = book.runs.pipelines() - set(files)
+    names = sorted(allowed(set(files) | gone - book.runs.forgotten(gone)))
+    found = _glances.of(book, names, lambda unknown: book.runs.glances(unknown) if unknown else {})
     return [
         {**_about(name, files.get(name)), **_glance(found[name]), **_standing(files.get(name), found[name])}
         for name in names
@@ -129,29 +129,29 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
         If there is none of this name.
     """
     book, spec = ledger(), _files.named(name)
-    count = book.count(name)
+    count = book.runs.count(name)
     if spec is None and not count:
         raise UnknownPipelineError(
             f"there is no pipeline {name!r}",
             state="nothing was read or written",
             next_step="choose one of: sluice status",
         )
-    glance = book.glances([name], runs=1)[name]
-    spans = [span.as_dict() for span in book.spans(name, newest=newest)] if count else []
+    glance = book.runs.glances([name], runs=1)[name]
+    spans = [span.as_dict() for span in book.runs.spans(name, newest=newest)] if count else []
     about = _about(name, spec)
     if spec is not None:
         about |= {
             "sink": ", ".join(sink.config.shown for sink in spec.sinks.values()),
             "log": spec.recovery.route is Route.LOG,
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
-            "running": book.running(name),
+            "running": book.runs.running(name),
         }
     return {**about, **_glance(glance), **_standing(spec, glance), "count": count, "spans": spans, "page": runs(name)}
 
 
 def runs(name: str, before: int | None = None, limit: int = 25) -> list[dict[str, Any]]:
     """Return a page of runs, newest first."""
-    return [line.as_dict() for line in ledger().page(name, before=before, limit=limit)]
+    return [line.as_dict() for line in ledger().runs.page(name, before=before, limit=limit)]
 
 
 def account(name: str, run_id: str) -> dict[str, Any]:
@@ -163,10 +163,10 @@ def account(name: str, run_id: str) -> dict[str, Any]:
         If the ledger does not have it.
     """
     book = ledger()
-    row = book.known_run(name, run_id)
+    row = book.runs.known(name, run_id)
     judgement = row.judgement or {}
     return {
-        **book.account(name, run_id),
+        **book.runs.account(name, run_id),
         "kind": row.kind,
         "state": row.state,
         "attempts": row.attempts,
@@ -179,7 +179,7 @@ def account(name: str, run_id: str) -> dict[str, Any]:
         "ranges": [
             {"topic": a.range.topic, "partition": a.range.partition, "start": a.range.start, "end": a.range.end,
              **a.counts.as_dict()}
-            for a in book.accounts(name, run_id)
+            for a in book.offsets.accounts(name, run_id)
         ],
     }  # fmt: skip
 
@@ -192,7 +192,7 @@ def losses(name: str) -> dict[str, Any]:
     SinkError
         If the quarantine cannot be read.
     """
-    rows, spec = ledger().lost(name), _files.named(name)
+    rows, spec = ledger().offsets.lost(name), _files.named(name)
     found = _answers.of(("quarantine", name), lambda: _refused(spec)) if spec else None
     listed = [{k: v for k, v in row.as_dict().items() if k != "sample"} for row in rows[:_LISTED]]
     return {

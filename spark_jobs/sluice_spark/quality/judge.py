@@ -25,7 +25,7 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite, missing_columns
 from sluice.ranges import Counts
 from sluice.run.held import FAILED
-from sluice.run.verdict import faults, worse
+from sluice.run.verdict import accepted_faults, faults, worse
 from sluice_spark.engine.failures import no_file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.quality.building import open_project, problems_of, remember, remembered, warm_up
@@ -125,12 +125,12 @@ class Judge:
             With ``error`` set if the validation itself failed. Only errors of the ledger are raised.
         """
         name = self._pipeline.name
-        counts = sum((a.counts for run in runs for a in ledger.accounts(name, run, standing=True)), Counts())
+        counts = sum((a.counts for run in runs for a in ledger.offsets.accounts(name, run, standing=True)), Counts())
         exceeded = tuple(excesses(self._pipeline.quality, counts))
         for excess in exceeded:
             logger.warning("%s: %s", excess.verdict, excess)
         wrote = counts.written > 0
-        told = [ledger.account(name, run) for run in runs]
+        told = [ledger.runs.account(name, run) for run in runs]
         # a run may write rows of records that earlier runs read
         wrote = wrote or any(a.get(key, {}).get("rows") for a in told for key in ("windows", "processor"))
         changed = wrote or any(account.get("replaced") for account in told)
@@ -151,7 +151,7 @@ class Judge:
             judgement = replace(judgement, error=gone)
         judgement = with_past(replace(judgement, excesses=exceeded), self._pipeline, ledger, runs)
         if judgement.verdict in FAILED:
-            known = ledger.accepted_of(name, runs)
+            known = accepted_faults(ledger.verdicts.settled_of(name, runs))
             if known and not worse(known, faults(judgement.as_dict())):
                 why = "before its batch was published, a user accepted what is wrong with it"
                 judgement = judgement.accepted(Excess("accepted", "warned", why))

@@ -78,7 +78,7 @@ class MicroBatches:
         merges = any(sink.kind.delta and sink.config.keyed for sink in self.context.pipeline.sinks.values())
         if self.max_records is not None or merges or not arrow:
             return self.max_records or self.context.pipeline.source.config.batch_limit
-        return fitting(self.context.ledger.paces(self.context.pipeline.name, limit=20), _SECONDS, _LARGEST)
+        return fitting(self.context.ledger.runs.paces(self.context.pipeline.name, limit=20), _SECONDS, _LARGEST)
 
     def stream(
         self,

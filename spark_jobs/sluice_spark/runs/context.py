@@ -130,7 +130,7 @@ class RunContext:
 
     def opened_source(self) -> Source:
         """Open the source; it is closed when the run ends."""
-        return self.opened(self.pipeline.source.config.at(self.ledger.epoch(self.pipeline.name).positions))
+        return self.opened(self.pipeline.source.config.at(self.ledger.offsets.epoch(self.pipeline.name).positions))
 
     def opened(self, config: SourceConfig) -> Source:
         """Open the source with these settings: those of one cluster, if there are several."""
@@ -192,7 +192,7 @@ class RunContext:
         begun = (
             {}
             if batch is None
-            else self.ledger.tables_begun(self.pipeline.name, tables.epoch.number, batch, run_id=run)
+            else self.ledger.facts.tables_begun(self.pipeline.name, tables.epoch.number, batch, run_id=run)
         )
         return Lookups.of(self.pipeline, self.home, begun) if begun else self._own_lookups
 

@@ -36,7 +36,7 @@ class DirectRoute:
         arrow = context.arrow(self.batches.spark, writer, context.recovery)
         writer = replace(writer, arrow=arrow)
         sweep = tables.left_over()
-        entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        entered = context.ledger.offsets.last_batch(context.pipeline.name, tables.epoch.number)
         source = self.batches.records(tables)
         limit = self.batches.limit(arrow=arrow is not None)
         tell = context.teller(self.batches.lease)

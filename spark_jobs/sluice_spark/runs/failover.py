@@ -45,7 +45,9 @@ class FailoverRun(ResetRun):
         """Return what would be done; nothing is changed, and no lease is needed."""
         possible(self.pipeline, self.to)
         with self.context.resources:
-            return self.plan(self.context.tables(self.ledger.epoch(self.pipeline.name)), self.context.opened_source())
+            return self.plan(
+                self.context.tables(self.ledger.offsets.epoch(self.pipeline.name)), self.context.opened_source()
+            )
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline, self.to)
@@ -55,7 +57,7 @@ class FailoverRun(ResetRun):
             self._plan(lease, [], [], epoch=tables.epoch.number)
             logger.info("%s is the cluster that the pipeline reads already", self.to)
             return None
-        if self.ledger.reset_by(self.pipeline.name, self.context.run_id):
+        if self.ledger.offsets.resets(self.pipeline.name).by(self.context.run_id):
             raise ConfigError(
                 f"run {self.context.run_id!r} was a failover already, and the pipeline went on since",
                 state=_KEPT,
@@ -77,7 +79,7 @@ class FailoverRun(ResetRun):
             If the cluster does not answer with which the pipeline is to go on.
         """
         name, kafka = self.pipeline.name, self.pipeline.kafka
-        if not self.ledger.runs(name, kind="live", limit=1):
+        if not self.ledger.runs.newest(name, kind="live", limit=1):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to go on with",
                 state=_KEPT,
@@ -96,7 +98,7 @@ class FailoverRun(ResetRun):
             left = source.snapshot()
         except SluiceError as error:
             logger.warning("%s: it is left as runs saw it", error.what)
-        seen = self.ledger.last_plan(name, tables.epoch.number)
+        seen = self.ledger.runs.last_plan(name, tables.epoch.number)
         with suppress(CheckpointError):
             batch = tables.checkpoint.open_batch()
             seen = [*seen, *(tables.checkpoint.ranges_of(batch) if batch is not None else [])]
@@ -111,5 +113,5 @@ class FailoverRun(ResetRun):
             states=there,
             left=left,
             seen=[span for span in seen if active_of({span.topic: {}}) == leaving],
-            known_ids=self.ledger.topic_ids(name),
+            known_ids=self.ledger.runs.topic_ids(name),
         )

@@ -17,7 +17,6 @@ from sluice.ledger import Lease, Ledger
 from sluice.ledger.events import Judged
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
-from sluice.run.decision import decided
 from sluice.run.held import FAILED
 from sluice.run.verdict import causes, faults, worse
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
@@ -72,18 +71,18 @@ class Gate:
             Its planned ranges.
         """
         self._done.add(batch)
-        if self.ledger.settled_batch(self.pipeline.name, *batch) is None:
+        if self.ledger.verdicts.decision(self.pipeline.name, *batch) is None:
             return None
-        found = decided(self.ledger, self.pipeline.name, batch, ranges)
+        found = self.ledger.verdicts.decision(self.pipeline.name, *batch, of=ranges)
         if found is None:
             logger.warning(
                 "batch %d has other records than the one that a user decided on: that does not count", batch[1]
             )
-        if found is None or found[0] != "BatchGivenUp":
+        if found is None or found.event != "BatchGivenUp":
             return None
-        lost = [LostRange(item, f"retracted: {found[1]}") for item in ranges if len(item)]
+        lost = [LostRange(item, f"retracted: {found.reason}") for item in ranges if len(item)]
         count = sum(len(item.range) for item in lost)
-        self._decide("retracted", f"batch {batch[1]} was given up, with {count:,} offsets: {found[1]}")
+        self._decide("retracted", f"batch {batch[1]} was given up, with {count:,} offsets: {found.reason}")
         return writer.give_up(ranges, lost)
 
     def admit(
@@ -154,7 +153,9 @@ class Gate:
         found = self._judgements
         last = found[-1] if found else Judgement(self.judge.name, 0)
         excesses = [*decided, *(e for judgement in found for e in judgement.excesses)]
-        lost = sum(account.counts.lost for run in runs for account in self.ledger.accounts(self.pipeline.name, run))
+        lost = sum(
+            account.counts.lost for run in runs for account in self.ledger.offsets.accounts(self.pipeline.name, run)
+        )
         if lost and not {"retracted", "max_lost"} & {e.limit for e in excesses}:  # by an attempt that did not end
             excesses.append(Excess("max_lost", "warned", f"{lost:,} offsets are lost, by an earlier attempt"))
         broken = [r for judgement in found[:-1] for r in judgement.results if not r.success]
@@ -177,31 +178,29 @@ class Gate:
 
         The transform, the suite or the limits may have changed since.
         """
-        name = self.pipeline.name
-        found = decided(self.ledger, name, batch, ranges)
-        if found is None or found[0] != "VerdictAccepted":
+        found = self.ledger.verdicts.decision(self.pipeline.name, *batch, of=ranges)
+        if found is None or found.event != "VerdictAccepted":
             return None, []
-        known = self.ledger.accepted_faults(name, *batch)
-        if known is None:
-            return found[1], []  # accepted by an earlier version, which did not record them
-        more = worse(known, faults(told))
+        if found.faults is None:
+            return found.reason, []  # accepted by an earlier version, which did not record them
+        more = worse(found.faults, faults(told))
         if more:
             logger.warning("batch %d was accepted, but more is wrong with it now: %s", batch[1], "; ".join(more))
-        return None if more else found[1], more
+        return None if more else found.reason, more
 
     def _earlier(self, runs: Sequence[str]) -> list[Excess]:
         """Return what was decided of batches that an attempt before this one committed, before it died."""
         if self.judge is None:
             return []
-        settled = self.ledger.settled_of(self.pipeline.name, runs)
+        settled = self.ledger.verdicts.settled_of(self.pipeline.name, runs)
         words = {"VerdictAccepted": ("accepted", "accepted"), "BatchGivenUp": ("retracted", "given up")}
         found = [
-            Excess(words[event][0], "warned", f"batch {number} was {words[event][1]}: {reason}")
-            for (epoch, number), event, reason in settled
-            if (epoch, number) not in self._done
+            Excess(words[each.event][0], "warned", f"batch {each.batch[1]} was {words[each.event][1]}: {each.reason}")
+            for each in settled
+            if each.batch is not None and each.batch not in self._done
         ]
         name = self.pipeline.name
-        for late in self.ledger.too_late(name, runs):
+        for late in self.ledger.verdicts.too_late(name, runs):
             limit, decided_on = words[late.event]
             done, way = (
                 ("published", f"it is in the sink; to take it back: sluice retract {name} {late.run} --reason TEXT")

@@ -56,7 +56,7 @@ class HandOver:
         """
         batches = self.route.batches
         context, lease = batches.context, batches.lease
-        entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        entered = context.ledger.offsets.last_batch(context.pipeline.name, tables.epoch.number)
         reached = left[-1].batch if left else entered.batch if entered else -1
         number, positions = reached + 1, tables.position_behind(reached)
         if left:
@@ -127,7 +127,7 @@ class HandOver:
             positions[item.topic][item.partition] = item.start  # Spark may have removed the plans of these batches
         states, name = self.route.batches.states, self.route.batches.context.pipeline.name
         try:
-            known = self.route.batches.context.ledger.topic_ids(name)
+            known = self.route.batches.context.ledger.runs.topic_ids(name)
             preflight(name, positions, states, known)
         except SluiceError:
             raise damaged from None

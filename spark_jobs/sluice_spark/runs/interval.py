@@ -127,7 +127,7 @@ class IntervalRun(Run):
     def _replace(self, lease: Lease) -> str | None:
         name = self.pipeline.name
         # the file may have no dedupe any more
-        refuse_other(self.pipeline, self.context.tables(self.ledger.epoch(name)))
+        refuse_other(self.pipeline, self.context.tables(self.ledger.offsets.epoch(name)))
         redriven = self.context.redriven()
         self._examine(redriven)
         # the commit is refused if another run moves the same records while this driver is frozen
@@ -135,7 +135,7 @@ class IntervalRun(Run):
         self._beside_redriving()
         self._beside_overlapping(lease)
         with self.context.watch.phase("planning"):
-            known = self.ledger.interval(name, self.interval.key)
+            known = next(iter(self.ledger.offsets.intervals(name, self.interval.key)), None)
             if known is not None:
                 enter_interval(self.ledger, lease, self._tables(known.number))
             reads_log = self.context.recovery in (Recovery.WAL, Recovery.IGNORE_RANGE)
@@ -144,7 +144,7 @@ class IntervalRun(Run):
             resolved = self._offsets.resolve(lease, known, available)
             lost = [
                 LostRange(common, row.reason, row.sample)
-                for row in self.ledger.never_read(name)
+                for row in self.ledger.offsets.never_read(name)
                 for common in overlaps([row.range], resolved.ranges)
             ]
             lost += [LostRange(r, _GONE) for r in subtract(resolved.given_up, [item.range for item in lost])]
@@ -152,14 +152,14 @@ class IntervalRun(Run):
             passed = subtract(resolved.passed, [item.range for item in lost])
             kafka, log, segments = available.split(readable, log_first=self.context.recovery is Recovery.WAL)
             if kafka:
-                self._check.not_rewritten(self.ledger.reached(name))
+                self._check.not_rewritten(self.ledger.offsets.reached(name))
             self._read_from = {r.topic: ids_of(states)[r.topic] for r in kafka if r.topic in ids_of(states)}
             number = self.ledger.interval_resolved(
                 lease,
                 self.interval.key,
                 ranges=resolved.ranges,
                 whole=resolved.whole,
-                topic_ids=joined_ids(self.ledger.topic_ids(name), states),
+                topic_ids=joined_ids(self.ledger.runs.topic_ids(name), states),
             )
             tables = self._tables(number)
         ranges = [r for r in resolved.ranges if len(r)]
@@ -214,8 +214,8 @@ class IntervalRun(Run):
         """Refuse to run beside a redrive, which moves records from the quarantine into the sink."""
         name = self.pipeline.name
         redriven = self.context.redriven()
-        last = self.ledger.last_batch(name, REDRIVEN)
-        run = self.ledger.at_work(name).get(REDRIVING)
+        last = self.ledger.offsets.last_batch(name, REDRIVEN)
+        run = self.ledger.runs.at_work(name).get(REDRIVING)
         if run is None and redriven.sink.version() <= (last.batch if last else -1):
             return
         raise LeaseHeldError(
@@ -235,7 +235,7 @@ class IntervalRun(Run):
 
     def _alone_in_its_time(self) -> None:
         name = self.pipeline.name
-        for scope, run in self.ledger.at_work(name).items():
+        for scope, run in self.ledger.runs.at_work(name).items():
             if scope in ("", REDRIVING, self.scope) or not self.interval.overlaps(Interval.from_key(scope)):
                 continue
             raise LeaseHeldError(
@@ -256,7 +256,7 @@ class IntervalRun(Run):
             count = sum(map(len, resolved.beyond))
             notes.append(f"{count:,} offsets are beyond the live position and are left to live runs: "
                          f"{describe(resolved.beyond)}")  # fmt: skip
-        if not any(self.ledger.reached(self.pipeline.name).values()):
+        if not any(self.ledger.offsets.reached(self.pipeline.name).values()):
             notes.append("no live run has read anything yet: run the pipeline without an interval first")
         if lost:
             count = sum(len(i.range) for i in lost if i.reason != _GONE)

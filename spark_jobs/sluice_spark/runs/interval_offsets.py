@@ -75,11 +75,11 @@ class IntervalOffsets:
         trouble, name = None, self.context.pipeline.name
         try:
             # the table also has rows of topics that the file no longer names
-            states = states_for(source, self.context.ledger.reached(name))
+            states = states_for(source, self.context.ledger.offsets.reached(name))
         except SourceUnreachableError as error:
             logger.warning("%s%s", error.what, "" if without_log else ": only the write-ahead log is searched")
             states, trouble = [], error
-        known = self.context.ledger.topic_ids(name)
+        known = self.context.ledger.runs.topic_ids(name)
         return states, Available.of(states, known, log, source, trouble=trouble)
 
     def source(
@@ -108,8 +108,8 @@ class IntervalOffsets:
             If the tables hold rows of the interval whose records have another time.
         """
         name = self.context.pipeline.name
-        reached = self.context.ledger.reached(name)
-        ids = self.context.ledger.topic_ids(name)
+        reached = self.context.ledger.offsets.reached(name)
+        ids = self.context.ledger.runs.topic_ids(name)
         fixed = [
             r for r in known.ranges if not is_another(known.topic_ids.get(r.topic), ids.get(r.topic))
         ] if known is not None else []  # fmt: skip
@@ -117,10 +117,10 @@ class IntervalOffsets:
             name,
             reached,
             available,
-            lambda: [a.range for a in self.context.ledger.accounts(name) if a.counts.absent == len(a.range)],
+            lambda: [a.range for a in self.context.ledger.offsets.accounts(name) if a.counts.absent == len(a.range)],
         )
-        lost = [row.range for row in self.context.ledger.never_read(name)]
-        times = self.context.ledger.times(name)
+        lost = [row.range for row in self.context.ledger.offsets.never_read(name)]
+        times = self.context.ledger.offsets.times(name)
         resolved = resolved_of(self.interval, reached, available, times, gaps, lost)
         if resolved.unknown:
             times += self._look_at_times(lease, available, resolved.unknown)
@@ -130,7 +130,7 @@ class IntervalOffsets:
         gives_up = self.context.recovery is Recovery.IGNORE_RANGE
         # offsets that were resolved before are required: it is unknown which of their records a transform filtered
         gone = [] if gives_up else overlaps(doubtful, fixed)
-        accounts = self.context.ledger.accounts(name) if doubtful else []
+        accounts = self.context.ledger.offsets.accounts(name) if doubtful else []
         settled = {(r.topic, r.partition) for r in fixed}
         # Below the start of the first live run it is unknown what was there. If the first readable record is not older
         # than the interval's start, earlier records may have been in the interval.

@@ -138,14 +138,14 @@ class LiveRun(Run):
         """Refuse to go on if the pipeline is held, as soon as the ledger has what drivers that died had committed."""
         name, run_id = self.pipeline.name, self.context.run_id
         held = holder(self.ledger, self.pipeline)
-        if held is not None and self.ledger.unfinished_since_judged(name, held.run):
+        if held is not None and self.ledger.verdicts.unfinished_since_judged(name, held.run):
             with suppress(SinkError, TakenBackError):  # of which the run is told, if it is not held
                 self._reconciled(lease)
         refuse_held(self.ledger, self.pipeline, run_id, driver=True)
 
     def _plan_closing(self, tables: Tables, left: Sequence[Sealed]) -> None:
         if tables.applied is None:
-            plan_closing(tables, self.ledger.last_plan(self.pipeline.name, tables.epoch.number))
+            plan_closing(tables, self.ledger.runs.last_plan(self.pipeline.name, tables.epoch.number))
         else:
             plan_closing(tables.applying, [r for batch in left for r in batch.ranges])
 
@@ -155,7 +155,8 @@ class LiveRun(Run):
         window, processor, kept = pipeline.window, pipeline.processor, pipeline.stateful
         behind = held_by(self.ledger, self.pipeline, opened.epoch.number)
         if window is not None and window.flush is not None:
-            plan_flush(lease, tables, window, self.ledger.latest_event_time(self.pipeline.name, tables.epoch.number))
+            latest = self.ledger.facts.reach(pipeline.name, range(opened.epoch.number, opened.epoch.number + 1)).latest
+            plan_flush(lease, tables, window, latest)
         elif processor is not None and processor.flush is not None:
             path = tables.checkpoint.path
             plan_firing(lease, tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch))
@@ -174,10 +175,10 @@ class LiveRun(Run):
             If something was to be landed: ``unreadable``, whose state then says what was landed, or the error that
             prevented the landing.
         """
-        epoch = self.ledger.epoch(self.pipeline.name)
+        epoch = self.ledger.offsets.epoch(self.pipeline.name)
         if not self.context.recovery.route is epoch.route is Route.LOG:
             return
-        known = self.ledger.run(self.pipeline.name, self.context.run_id)
+        known = self.ledger.runs.find(self.pipeline.name, self.context.run_id)
         if known is not None and known.verdict not in (None, "empty"):
             return  # a new attempt would take its verdict away; the next run lands what there is
         tables = self.context.tables(epoch)
@@ -267,7 +268,7 @@ class LiveRun(Run):
         self._found.append(deleted.what)
         self._plan(lease, [*reset.skipped, *self._ahead(reset.positions, states)], states, epoch=tables.epoch.number)
         closing.carry_out(lease, tables, reset)
-        return self.context.tables(self.ledger.epoch(self.pipeline.name))
+        return self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
 
     def _ahead(self, positions: Positions | None, states: Sequence[TopicState]) -> list[OffsetRange]:
         return ranges_between(self._beginning(states) if positions is None else positions, ends(states))
@@ -315,12 +316,13 @@ class LiveRun(Run):
             If the next run of the present route has yet to do it. Batches in the log are applied before the epoch ends.
         """
         name, now, batch = self.pipeline.name, tables.epoch, tables.checkpoint.open_batch()
-        decided = None if batch is None else self.ledger.settled_batch(name, now.number, batch)
+        decided = None if batch is None else self.ledger.verdicts.decision(name, now.number, batch)
         if decided is None or now.route is Route.LOG or (batch or 0) <= tables.filled.version():
             return  # nothing was decided, or the sink has what was
-        what = "accepted" if decided[0] == "VerdictAccepted" else "given up"
+        what = "accepted" if decided.event == "VerdictAccepted" else "given up"
         raise ConfigError(
-            f"batch {batch} of {name!r} was {what} ({decided[1]}): a run has to do that before the strategy changes",
+            f"batch {batch} of {name!r} was {what} ({decided.reason}): "
+            "a run has to do that before the strategy changes",
             state="nothing was read or written; the position stays where it was",
             next_step=f"sluice run {name} --recovery replay does it; then change the strategy",
         )

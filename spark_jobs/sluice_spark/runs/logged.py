@@ -139,7 +139,7 @@ class LogRoute:
         recent = tables.log_table.last_notes(20)
         size = landing_size(recent, pipeline.wal.roll.total_seconds(), limit)
         sweep = tables.checkpoint.open_batch()
-        known = ledger.last_sealed(pipeline.name, tables.epoch.number)
+        known = ledger.offsets.last_sealed(pipeline.name, tables.epoch.number)
         sealed: list[Sealed] = []
 
         def on_batch(records: DataFrame, number: int) -> None:

@@ -53,7 +53,7 @@ def due(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> bool:
     """Return whether the state of this epoch is still to be made again."""
     if pipeline.stateful is None or Transfer(tables.applying.checkpoint.path).done():
         return False
-    return tables.epoch.number in ledger.rebuilt(pipeline.name)
+    return tables.epoch.number in ledger.offsets.resets(pipeline.name).rebuilt
 
 
 def readable(context: RunContext, source: Source, epoch: int) -> tuple[Kept, Available]:
@@ -68,7 +68,7 @@ def readable(context: RunContext, source: Source, epoch: int) -> tuple[Kept, Ava
     needed = kept(context.ledger, context.pipeline, epoch)
     _, available = IntervalOffsets(context, ALWAYS).available(source)
     gone = available.gaps(needed.ranges)
-    empty = [a.range for a in context.ledger.accounts(name) if a.counts.absent == len(a.range)]
+    empty = [a.range for a in context.ledger.offsets.accounts(name) if a.counts.absent == len(a.range)]
     if gone := subtract(gone, empty):
         if available.trouble is not None:
             raise available.trouble
@@ -149,7 +149,7 @@ class Rebuilding:
             raise source.diagnose(error, ranges) from error
         if gone := source.missing(ranges):  # removed while they were read
             raise _gone(context.pipeline.name, gone)
-        known, (kafka, _, _) = context.ledger.topic_ids(context.pipeline.name), available.split(ranges)
+        known, (kafka, _, _) = context.ledger.runs.topic_ids(context.pipeline.name), available.split(ranges)
         check = SourceCheck(context, available.source)
         check.unchanged({r.topic: known[r.topic] for r in kafka if r.topic in known})
 
@@ -213,7 +213,7 @@ class Rebuilding:
 
     def _make(self, transfer: Transfer, writer: StatefulWriter) -> None:
         context, tables, spark = self.batches.context, self.tables, self.batches.spark
-        known = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        known = context.ledger.offsets.last_batch(context.pipeline.name, tables.epoch.number)
         positions = tables.epoch.positions
         assert positions is not None
 

@@ -125,7 +125,7 @@ def reconcile(
     # the table's history is read only when the ledger is behind
     or_anew = f"; or, to write all rows again, {begin_again(lease.pipeline, truncate=True)}"
     # what batches began to read is taken out with the rest
-    given_up = {n for epoch, n in ledger.begun(lease.pipeline) if epoch == number} if emptied else set[int]()
+    given_up = {n for epoch, n in ledger.offsets.begun(lease.pipeline) if epoch == number} if emptied else set[int]()
     notes = _notes(sink, upto, held, or_anew, given_up)
     closed = next((note for note in notes if HANDOVER in note), None)
     if closed is not None:
@@ -167,7 +167,7 @@ def reconcile(
     for interval in half_done(ledger, lease.pipeline, tables.replaceable):
         with suppress(LeaseHeldError):  # another driver works on it
             take_over(ledger, lease, redriven, interval, forgo=forgo, leave=unchecked)
-    at_work = ledger.at_work(lease.pipeline)
+    at_work = ledger.runs.at_work(lease.pipeline)
     _abandon(ledger, lease, [row for row in _open(ledger, lease) if at_work.get(row.interval or "") != row.run])
 
 
@@ -194,13 +194,13 @@ def _mend(tables: Tables) -> None:
 
 def half_done(ledger: Ledger, pipeline: str, sink: ReplaceableSink | None) -> list[IntervalRow]:
     """Return the intervals for which the sink holds a commit that the ledger does not have."""
-    keys = ledger.interval_keys(pipeline) if sink is not None else {}
+    keys = ledger.offsets.interval_keys(pipeline) if sink is not None else {}
     if sink is None or not keys:
         return []
-    last = ledger.last_batches(pipeline)
+    last = ledger.offsets.last_batches(pipeline)
     apps = {key: interval_app_id(pipeline, key) for key in keys.values()}
     ahead = sink.ahead_of({apps[key]: last.get(-number, -1) for number, key in keys.items()})
-    return [row for key in keys.values() if apps[key] in ahead for row in ledger.intervals(pipeline, key)]
+    return [row for key in keys.values() if apps[key] in ahead for row in ledger.offsets.intervals(pipeline, key)]
 
 
 def take_over(
@@ -314,7 +314,7 @@ def written_before(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], int]:
 
 
 def _open(ledger: Ledger, lease: Lease) -> list[RunRow]:
-    rows = ledger.runs(lease.pipeline, state="open", limit=1000)
+    rows = ledger.runs.newest(lease.pipeline, state="open", limit=1000)
     return [row for row in rows if row.run != lease.holder.run]
 
 
@@ -327,7 +327,7 @@ def _abandon(ledger: Ledger, lease: Lease, rows: Sequence[RunRow]) -> None:
 
 
 def _last(ledger: Ledger, pipeline: str, epoch: int) -> int:
-    known = ledger.last_batch(pipeline, epoch)
+    known = ledger.offsets.last_batch(pipeline, epoch)
     return known.batch if known else -1
 
 
@@ -515,7 +515,7 @@ def _of(offsets: Any, span: OffsetRange) -> Any:
 
 
 def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:
-    upto = ledger.last_sealed(lease.pipeline, tables.epoch.number)
+    upto = ledger.offsets.last_sealed(lease.pipeline, tables.epoch.number)
     for note in _notes(tables.log_table, upto, max(upto, tables.log_table.version())):
         ledger.record(
             lease, SegmentSealed.of(tables.epoch.number, note["version"], note["segments"]), run_id=note["run"]
@@ -524,11 +524,11 @@ def _seals(ledger: Ledger, lease: Lease, tables: Tables) -> None:
 
 
 def _same_end(ledger: Ledger, name: str, epoch: int, checkpoint: Checkpoint) -> None:
-    known = ledger.last_batch(name, epoch)
+    known = ledger.offsets.last_batch(name, epoch)
     if known is None or known.batch not in checkpoint.planned():
         return
     ends = checkpoint.end_of(known.batch)
-    for account in ledger.accounts(name, batch=known):
+    for account in ledger.offsets.accounts(name, batch=known):
         r = account.range
         if ends.get(r.topic, {}).get(r.partition) != r.end:
             raise contradiction(

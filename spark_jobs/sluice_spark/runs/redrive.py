@@ -90,12 +90,12 @@ class RedriveRun(Run):
         fence = (
             None if sink is None else Fence(sink.table_version(), lambda n: emptied(n) or n.get("origins") is not None)
         )
-        wanted = [row.range for row in self.ledger.lost(name, run_id=self.action.of_run)]
+        wanted = [row.range for row in self.ledger.offsets.lost(name, run_id=self.action.of_run)]
         if self.action.ranges:
             wanted = overlaps(wanted, self.action.ranges)
         with self.context.watch.phase("planning"):
             states = self._states({item.topic for item in wanted}) if wanted else []
-            found = locate(wanted, tables.log, states, self.ledger.topic_ids(name))
+            found = locate(wanted, tables.log, states, self.ledger.runs.topic_ids(name))
         if found.nowhere:
             logger.warning("no longer in the write-ahead log or Kafka: %s", describe(found.nowhere))
         self._plan(lease, found.found, [], epoch=REDRIVEN)
@@ -129,7 +129,7 @@ class RedriveRun(Run):
         self, spark: SparkSession, tables: Tables, found: Located
     ) -> Iterator[tuple[str, Records, list[OffsetRange], Callable[[], None]]]:
         """Return where portions are read from, and what checks after reading that they are of the same topics."""
-        log, known = LogRecords(spark, tables.log, found.segments), self.ledger.topic_ids(self.pipeline.name)
+        log, known = LogRecords(spark, tables.log, found.segments), self.ledger.runs.topic_ids(self.pipeline.name)
         places: list[tuple[str, Records, Sequence[OffsetRange], Callable[[], None]]] = [
             ("log", log, found.log, lambda: None)
         ]
@@ -139,7 +139,7 @@ class RedriveRun(Run):
                 source = self.context.opened(config)
                 ids = {r.topic: known[r.topic] for r in here if r.topic in known}
                 check = SourceCheck(self.context, source)
-                check.not_rewritten(self.ledger.reached(self.pipeline.name))
+                check.not_rewritten(self.ledger.offsets.reached(self.pipeline.name))
                 places.append(("kafka", self.context.reader(spark, source), here, partial(check.unchanged, ids)))
         for kind, records, ranges, unchanged in places:
             for portion in portions(ranges, self.pipeline.source.config.batch_limit):
@@ -157,7 +157,7 @@ class RedriveRun(Run):
         unchanged: Callable[[], None],
     ) -> None:
         if writer.screen is not None:  # an earlier step may have found them in another cluster
-            ranges = overlaps(ranges, [row.range for row in self.ledger.lost(self.pipeline.name)])
+            ranges = overlaps(ranges, [row.range for row in self.ledger.offsets.lost(self.pipeline.name)])
             if not ranges:
                 return
         batch = tables.sink.version() + 1
@@ -284,7 +284,7 @@ class RedriveRun(Run):
     def _from_quarantine(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
         """Redrive quarantined records that decode and pass the row rules now; the others stay unchanged."""
         if tables.quarantine.table() is None:
-            refused = sum(a.counts.quarantined for a in self.ledger.accounts(self.pipeline.name))
+            refused = sum(a.counts.quarantined for a in self.ledger.offsets.accounts(self.pipeline.name))
             if refused:
                 raise ConfigError(
                     f"there is no quarantine at {tables.quarantine.path}, but the ledger has {refused:,} refused "
@@ -385,7 +385,7 @@ def refuse_beside_intervals(ledger: Ledger, pipeline: str, state: str) -> None:
     LeaseHeldError
         If one is at work.
     """
-    others = {k: run for k, run in ledger.at_work(pipeline).items() if k not in ("", REDRIVING)}
+    others = {k: run for k, run in ledger.runs.at_work(pipeline).items() if k not in ("", REDRIVING)}
     if others:
         interval, run = next(iter(others.items()))
         raise LeaseHeldError(

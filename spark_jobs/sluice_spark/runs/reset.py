@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
 from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError
+from sluice.facts import Windows
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.ledger.events import PipelineReset
@@ -72,12 +73,14 @@ class ResetRun(Run):
         """Return what would be done; nothing is changed, and no lease is needed."""
         possible(self.pipeline, self.begin, truncate=self.truncate, rebuild=self.rebuild)
         with self.context.resources:
-            return self.plan(self.context.tables(self.ledger.epoch(self.pipeline.name)), self.context.opened_source())
+            return self.plan(
+                self.context.tables(self.ledger.offsets.epoch(self.pipeline.name)), self.context.opened_source()
+            )
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline, self.begin, truncate=self.truncate, rebuild=self.rebuild)
         tables = self._settled(lease)
-        if self.ledger.reset_by(self.pipeline.name, self.context.run_id):  # an earlier attempt of this run
+        if self.ledger.offsets.resets(self.pipeline.name).by(self.context.run_id):  # an earlier attempt of this run
             self._plan(lease, [], [], epoch=tables.epoch.number)
             logger.info("this run has reset the pipeline already")
             return None
@@ -102,7 +105,7 @@ class ResetRun(Run):
         """Return the tables of the present epoch, after entering what the sink holds and the ledger does not know."""
         redriven = self.context.redriven()
         while True:
-            tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
+            tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
             try:
                 self._found += examine(tables, leave=True)
                 redriven.further.examine(redriven.sink, leave=True)
@@ -119,7 +122,7 @@ class ResetRun(Run):
                 self.ledger, lease, tables, redriven,
                 forgo=self.truncate or self.context.recovery.ignores, unchecked=True, emptied=self.truncate,
             )  # fmt: skip
-            if self.ledger.epoch(self.pipeline.name).number == tables.epoch.number:
+            if self.ledger.offsets.epoch(self.pipeline.name).number == tables.epoch.number:
                 return tables
 
     # --- the plan --------------------------------------------------------------------------------------------------
@@ -140,7 +143,7 @@ class ResetRun(Run):
             If the source does not answer.
         """
         name = self.pipeline.name
-        if not self.ledger.runs(name, kind="live", limit=1):
+        if not self.ledger.runs.newest(name, kind="live", limit=1):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to reset",
                 state=_KEPT,
@@ -150,7 +153,7 @@ class ResetRun(Run):
         keys = [(state.topic, number) for state in states for number in state.partitions]
         at = {} if moment is None else source.offsets_at(keys, moment)
         accounted, reached = united(self.ledger, name), self._reached(tables)
-        planned = self.ledger.last_plan(name, tables.epoch.number)
+        planned = self.ledger.runs.last_plan(name, tables.epoch.number)
         with suppress(CheckpointError):
             planned += (
                 tables.checkpoint.ranges_of(batch) if (batch := tables.checkpoint.open_batch()) is not None else []
@@ -164,7 +167,7 @@ class ResetRun(Run):
             reached=reached,
             accounted=accounted,
             states=states,
-            known_ids=self.ledger.topic_ids(name),
+            known_ids=self.ledger.runs.topic_ids(name),
             unread=unread_of({r.topic for r in planned}, reached, planned),
         )
         self._refuse_former_segments(tables, reset)
@@ -219,16 +222,16 @@ class ResetRun(Run):
         found: Positions = {}
         with suppress(CheckpointError):
             found = {topic: dict(parts) for topic, parts in (tables.checkpoint.initial() or {}).items()}
-        for known in (tables.epoch.positions or {}, self.ledger.reached(self.pipeline.name)):
+        for known in (tables.epoch.positions or {}, self.ledger.offsets.reached(self.pipeline.name)):
             for topic, parts in known.items():
                 found.setdefault(topic, {}).update(parts)
         return found
 
     def _held(self, tables: Tables) -> list[tuple[int, int]]:
         """Return, for redrives and intervals, the sink's newest batch where the ledger knows of later ones."""
-        name, last = self.pipeline.name, self.ledger.last_batches(self.pipeline.name)
+        name, last = self.pipeline.name, self.ledger.offsets.last_batches(self.pipeline.name)
         writers = {REDRIVEN: self.context.redriven()}
-        for known in self.ledger.intervals(name):
+        for known in self.ledger.offsets.intervals(name):
             writers[-known.number] = tables.of_interval(name, known.interval, known.number)
         held = {number: writer.sink.version() for number, writer in writers.items() if number in last}
         return [(number, batch) for number, batch in sorted(held.items()) if batch < last[number]]
@@ -242,31 +245,32 @@ class ResetRun(Run):
             known = tables.checkpoint.definition()
         name, number = self.pipeline.name, tables.epoch.number
         # also of what this epoch was to go on with, and no run has made again yet
-        first = began(self.ledger, name, number) if number in self.ledger.rebuilt(name) else number
-        latest = self.ledger.latest_before(name, number + 1, since=first)
-        closed = self.ledger.closed_before(name, number + 1, since=first)
+        resets = self.ledger.offsets.resets(name)
+        first = began(self.ledger, name, number) if number in resets.rebuilt else number
+        latest, closed = self.ledger.facts.reach(name, range(first, number + 1))
         given_up, notes = list(reset.given_up), list(reset.notes)
-        last = self.ledger.last_batch(name, number)
+        last = self.ledger.offsets.last_batch(name, number)
         waiting = 0 if last is None else last.batch + 1
-        decided = self.ledger.settled_batch(name, number, waiting)
+        decided = self.ledger.verdicts.decision(name, number, waiting)
         if decided is not None:
-            what = "accepted" if decided[0] == "VerdictAccepted" else "given up"
+            what = "accepted" if decided.event == "VerdictAccepted" else "given up"
             notes.append(
-                f"batch {waiting} was {what} ({decided[1]}), which is void: what the new epoch reads is judged as new"
+                f"batch {waiting} was {what} ({decided.reason}), which is void: "
+                "what the new epoch reads is judged as new"
             )
         window, own = self.pipeline.window, known is not None and known[0] == "processor"
         if latest is not None or window is not None:
-            since = self.ledger.base(name)
-            written = any(m["epoch"] >= since and m["rows"] for m in self.ledger.window_moves(name))
+            written = any(m["epoch"] >= resets.base and m["rows"] for m in self.ledger.facts.told(name, Windows))
+            ever = self.ledger.facts.reach(name, range(resets.base, number + 1))
             if window is not None and window.output == "complete":  # which takes the place of whatever rows there are
-                written = any(entry.account.counts.written for entry in self.ledger.entries(name))
+                written = any(entry.account.counts.written for entry in self.ledger.offsets.entries(name))
             dropped, told = of_windows(
                 window,
                 written=written,
                 are_open=not own and still_open(known, latest, closed),
                 before=str(known[1].get("output", "append")) if known and known[0] == "window" else "append",
-                latest=self.ledger.latest_before(name, number + 1, since=since),
-                closed_to=self.ledger.closed_before(name, number + 1, since=since),
+                latest=ever.latest,
+                closed_to=ever.closed_to,
                 intervals=self.pipeline.no_intervals is None,
             )
             given_up += dropped
@@ -292,11 +296,12 @@ class ResetRun(Run):
             return False
         if tables.applying.checkpoint.planned():  # an attempt to make its state again
             return False
-        if self.ledger.last_batch(name, now.number) is not None or reset.recreated:
+        if self.ledger.offsets.last_batch(name, now.number) is not None or reset.recreated:
             return False
-        if reset.rebuild != (now.number in self.ledger.rebuilt(name)):
+        resets = self.ledger.offsets.resets(name)
+        if reset.rebuild != (now.number in resets.rebuilt):
             return False
-        return self.ledger.base(name) == now.number if reset.truncated else not reset.skipped
+        return resets.base == now.number if reset.truncated else not reset.skipped
 
     # --- carrying it out -------------------------------------------------------------------------------------------
 
@@ -306,12 +311,12 @@ class ResetRun(Run):
         # this lease first: an interval that begins now sees it, and one that has begun is seen here
         fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=REDRIVING))
         refuse_beside_intervals(self.ledger, name, _KEPT)
-        for known in self.ledger.intervals(name):
+        for known in self.ledger.offsets.intervals(name):
             fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=known.interval))
 
     def carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
         """Close the epoch and open the next one; whoever calls it has planned the run."""
-        there, last = tables.sink.as_it_is(), self.ledger.last_batch(self.pipeline.name, tables.epoch.number)
+        there, last = tables.sink.as_it_is(), self.ledger.offsets.last_batch(self.pipeline.name, tables.epoch.number)
         number = max(tables.sink.version(), last.batch if last else -1) + 1
         told = reset.as_dict()
         note: dict[str, Any] = {
@@ -351,7 +356,7 @@ class ResetRun(Run):
         name = self.pipeline.name
         gone: Slice
         if self.pipeline.aggregates:
-            gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs(name, limit=1 << 31)))
+            gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs.newest(name, limit=1 << 31)))
         else:
             gone = Slice(may_hold(self.ledger, name))
         lease.verify()

@@ -25,11 +25,11 @@ def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
     sink = tables.sink
     if tables.kind.delta or not isinstance(sink, ComparableSink):
         return
-    apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.intervals(pipeline)}
-    base = ledger.base(pipeline)  # earlier epochs were closed, perhaps with the sink
+    apps = {-known.number: interval_app_id(pipeline, known.interval) for known in ledger.offsets.intervals(pipeline)}
+    base = ledger.offsets.resets(pipeline).base  # earlier epochs were closed, perhaps with the sink
     last = {
         apps.get(n) or app_id(pipeline, n): batch
-        for n, batch in ledger.last_batches(pipeline).items()
+        for n, batch in ledger.offsets.last_batches(pipeline).items()
         if n <= REDRIVEN or n >= base
     }
     lacking = sorted(set(last) - sink.ahead_of({app: batch - 1 for app, batch in last.items()}))

@@ -100,7 +100,7 @@ class Run(ABC):
                 ),
             )
         logger.info("seconds: %s (query holds ledger, batches and commits)", self.context.watch)
-        return self.ledger.account(name, self.context.run_id)
+        return self.ledger.runs.account(name, self.context.run_id)
 
     def _refuse_another_kind(self) -> None:
         """Refuse the id of a run of another kind: it would be taken for another attempt, and lose its verdict.
@@ -110,7 +110,7 @@ class Run(ABC):
         ConfigError
             If the ledger has such a run, with a verdict.
         """
-        known = self.ledger.run(self.pipeline.name, self.context.run_id)
+        known = self.ledger.runs.find(self.pipeline.name, self.context.run_id)
         if known is not None and known.kind != self.kind and known.verdict is not None:
             raise ConfigError(
                 f"{known.run!r} is the id of another run of {self.pipeline.name!r}, of the kind {known.kind}: this one "
@@ -129,10 +129,10 @@ class Run(ABC):
         """Return the tables of the present epoch, after reconciling the ledger with them."""
         redriven = self.context.redriven()
         while True:
-            tables = self.context.tables(self.ledger.epoch(self.pipeline.name))
+            tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
             self._examine(tables)
             reconcile(self.ledger, lease, tables, redriven, forgo=self.context.recovery.ignores)
-            if self.ledger.epoch(self.pipeline.name) == tables.epoch:
+            if self.ledger.offsets.epoch(self.pipeline.name) == tables.epoch:
                 return tables
 
     def _examine(self, tables: Tables) -> None:
@@ -146,7 +146,7 @@ class Run(ABC):
     def _plan(
         self, lease: Lease, ranges: Sequence[OffsetRange], states: Sequence[TopicState], *, epoch: int, **more: Any
     ) -> None:
-        known = self.ledger.topic_ids(self.pipeline.name)
+        known = self.ledger.runs.topic_ids(self.pipeline.name)
         self.ledger.record(
             lease,
             RunPlanned(
@@ -174,7 +174,7 @@ class Run(ABC):
         """Return the leader epochs that a plan records: those that are seen now, and the known ones of others."""
         if self.kind != "live":
             return []
-        known = {key: (*key, *of) for key, of in self.ledger.leaders(self.pipeline.name).items()}
+        known = {key: (*key, *of) for key, of in self.ledger.runs.leaders(self.pipeline.name).items()}
         return list((known | {(t, p): (t, p, epoch, end) for t, p, epoch, end in leaders(states)}).values())
 
     def _judge(self, lease: Lease, sink: Sink) -> str | None:
@@ -199,12 +199,14 @@ class Run(ABC):
     def _did(self, run: str) -> bool:
         """Return whether a run read records, or let out what earlier runs had read."""
         ledger, name = self.ledger, self.pipeline.name
-        return bool(ledger.accounts(name, run) or any(isinstance(f, Windows) for f in ledger.facts(name, run)))
+        return bool(
+            ledger.offsets.accounts(name, run) or any(isinstance(f, Windows) for f in ledger.facts.of_run(name, run))
+        )
 
     def _judgement(self, lease: Lease, judge: Judge, sink: ReadableSink, runs: Sequence[str]) -> Judgement:
         """Judge runs, the last of which is this one, and record it; return the verdict of this one."""
         name, own = self.pipeline.name, self.context.run_id
-        gated = [run for run in runs if run == own or self.ledger.is_gated(name, run)]
+        gated = [run for run in runs if run == own or self.ledger.verdicts.is_gated(name, run)]
         whole = self.context.gate.summary(gated)
         rest = list(runs) if whole is None else [run for run in runs if run not in gated]
         behind = judge.settle(self.ledger, self.context.open_session, sink, rest) if rest else None
@@ -221,7 +223,7 @@ class Run(ABC):
 
     def _to_judge(self) -> list[str]:
         # rows of a run whose driver died before judging are judged with this run
-        return [*self.ledger.unjudged(self.pipeline.name, self.kind), self.context.run_id]
+        return [*self.ledger.verdicts.unjudged(self.pipeline.name, self.kind), self.context.run_id]
 
     def _close_failed(self, lease: Lease, error: SluiceError, seconds: float) -> None:
         """Record that the run failed. The verdict of an attempt before stays, if this one never began."""
@@ -230,16 +232,16 @@ class Run(ABC):
             "next": error.next_step,
         }  # fmt: skip
         try:
-            known = self.ledger.run(self.pipeline.name, self.context.run_id)
+            known = self.ledger.runs.find(self.pipeline.name, self.context.run_id)
             if not self._planned and known is not None and known.verdict not in (None, "empty"):
                 # an attempt on record would take the verdict away, and with it what the verdict holds
                 logger.warning("run %s keeps its verdict %s", known.run, known.verdict)
                 self.ledger.record(lease, RunClosed(state="failed", error=report))
                 return
-            if not self._planned and not self.ledger.runs(self.pipeline.name, limit=1):
+            if not self._planned and not self.ledger.runs.newest(self.pipeline.name, limit=1):
                 return  # a first run that was refused makes no pipeline
             if not self._planned:
-                self._plan(lease, [], [], epoch=self.ledger.epoch(self.pipeline.name).number)
+                self._plan(lease, [], [], epoch=self.ledger.offsets.epoch(self.pipeline.name).number)
             self.ledger.record(
                 lease, RunClosed(state="failed", seconds=round(seconds, 3), error=report, engine=self.context.engine)
             )

@@ -11,7 +11,6 @@ from pyspark.sql import DataFrame
 from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
-from sluice.run.decision import decided
 from sluice.run.preflight import check as preflight
 from sluice.run.preflight import refuse_replaced, refuse_rewritten, unread_of
 from sluice.sources.base import Matching, Replaced, Rewritten, Source
@@ -56,8 +55,8 @@ class SourceCheck:
         name, positions = self.context.pipeline.name, tables.position()
         ledger = self.context.ledger
         if open_batch is not None and open_ranges and not again:
-            found = decided(ledger, name, (tables.epoch.number, open_batch), open_ranges)
-            if found is not None and found[0] == "BatchGivenUp":  # its records are not read
+            found = ledger.verdicts.decision(name, tables.epoch.number, open_batch, of=open_ranges)
+            if found is not None and found.event == "BatchGivenUp":  # its records are not read
                 positions = {topic: dict(parts) for topic, parts in (positions or {}).items()}
                 for r in open_ranges:
                     positions.setdefault(r.topic, {})[r.partition] = r.end
@@ -70,13 +69,13 @@ class SourceCheck:
                 name,
                 positions,
                 states,
-                ledger.topic_ids(name),
+                ledger.runs.topic_ids(name),
                 open_ranges,
                 deleted=deleted,
                 unread=unread_of(
-                    deleted, positions or {}, [*ledger.last_plan(name, tables.epoch.number), *open_ranges]
+                    deleted, positions or {}, [*ledger.runs.last_plan(name, tables.epoch.number), *open_ranges]
                 ),
-                accounted=ledger.reached(name) if self._by_pattern() else None,
+                accounted=ledger.offsets.reached(name) if self._by_pattern() else None,
             )
         except OffsetsGoneError:  # which an ignoring strategy goes on from
             self.not_rewritten(positions, read)
@@ -95,7 +94,7 @@ class SourceCheck:
             Ranges behind them that were read, too.
         """
         name = self.context.pipeline.name
-        if isinstance(self.source, Rewritten) and (seen := self.context.ledger.leaders(name)):
+        if isinstance(self.source, Rewritten) and (seen := self.context.ledger.runs.leaders(name)):
             refuse_rewritten(name, positions, read, seen, self.source.ends_of_epochs(seen))
 
     def unchanged(self, planned: Mapping[str, str]) -> None:

@@ -80,7 +80,7 @@ class StatefulRoute:
         _refuse_torn(context.pipeline, tables)
         rebuilding = due(context.ledger, context.pipeline, tables)
         sweep = tables.left_over()
-        entered = context.ledger.last_batch(context.pipeline.name, tables.epoch.number)
+        entered = context.ledger.offsets.last_batch(context.pipeline.name, tables.epoch.number)
         source: Records = log or self.batches.records(tables)
         if isinstance(writer, WindowWriter):
             writer = _in_its_way(spark, tables, writer)
@@ -259,7 +259,7 @@ def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> Non
     ConfigError
         If the pipeline has never read anything, and the table has files.
     """
-    if sink.version() >= 0 or ledger.furthest_known(pipeline.name):
+    if sink.version() >= 0 or ledger.offsets.reached(pipeline.name, ever=True):
         return
     table = sink.table()
     if table is not None and table.file_uris():
@@ -274,7 +274,7 @@ def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> Non
 def _note_former(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> None:
     """Note up to which end windows are not written by this epoch, because it has read only a part of their records."""
     number = tables.epoch.number
-    rebuilt = number in ledger.rebuilt(pipeline.name)
+    rebuilt = number in ledger.offsets.resets(pipeline.name).rebuilt
     tables.checkpoint.note_former(former_to(ledger, pipeline, number, rebuilt=rebuilt))
 
 

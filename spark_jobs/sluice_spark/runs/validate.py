@@ -30,13 +30,13 @@ def validate(pipeline: Pipeline, run_id: str, open_session: Callable[[], SparkSe
         If the verdict is ``failed`` or ``error``.
     """
     home, ledger = Home.from_env(), Ledger.open()
-    found = ledger.ended_run(pipeline.name, run_id)
+    found = ledger.runs.ended(pipeline.name, run_id)
     judge = Judge(pipeline, home, run_id)
     judge.warm_up()
     judge.check()
     # the run may have been validated together with an earlier one whose driver died; both are validated again
     runs = (found.judgement or {}).get("runs") or [run_id]
-    sink = Tables.of(pipeline, home, ledger.epoch(pipeline.name)).sink
+    sink = Tables.of(pipeline, home, ledger.offsets.epoch(pipeline.name)).sink
     judgement = judge.settle(ledger, open_session, cast(ReadableSink, sink), runs)
     ledger.decide(pipeline.name, run_id, Judged(verdict=judgement.verdict, judgement=judgement.as_dict()))
     if judgement.verdict in FAILED:

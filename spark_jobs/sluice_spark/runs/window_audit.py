@@ -91,7 +91,7 @@ class _Audit:
 
     def verdict(self) -> Verdict:
         spark = self.context.session()
-        tables = self.context.tables(self.context.ledger.epoch(self.context.pipeline.name))
+        tables = self.context.tables(self.context.ledger.offsets.epoch(self.context.pipeline.name))
         self.doubtful = [list(item) for item in self.plan.doubtful]
         source, readable = self._source(spark)
         writer = cast(WindowWriter, self.context.writer(spark, tables))

@@ -49,7 +49,8 @@ class WindowOffsets(IntervalOffsets):
         length = round(window.length.total_seconds() * 1000)
         start, end = self.interval.milliseconds
         # before the position is asked for: what live runs read behind it comes too late for windows that are closed now
-        closed = self.closed = ledger.closed_to(name, ledger.epoch(name).number)
+        number = ledger.offsets.epoch(name).number
+        closed = self.closed = ledger.facts.reach(name, range(number, number + 1)).closed_to
         until = min(end, closed - length + 1)
         self.span = (start, max(start, until))
         if until < end:
@@ -57,13 +58,13 @@ class WindowOffsets(IntervalOffsets):
                 f"windows that end after {instant(closed * 1000)} are open, and are left to live runs" if closed
                 else "no live run of this epoch has closed a window yet: nothing was replaced"
             )  # fmt: skip
-        reached, accounts = ledger.reached(name), ledger.accounts(name)
+        reached, accounts = ledger.offsets.reached(name), ledger.offsets.accounts(name)
         gaps = missing(name, reached, available, lambda: [a.range for a in accounts if a.counts.absent == len(a.range)])
-        times = ledger.event_times(name, pipeline.timing) if pipeline.timing is not None else []
+        times = ledger.facts.event_times(name, pipeline.timing) if pipeline.timing is not None else []
         # a session may begin before the interval, and last until anything is closed
         near = (start, until + length) if window.gap is None else (start - length, closed + 1)
         elsewhere = [t.range for t in times if until <= start or not t.meets(*near)]
-        lost = [row.range for row in ledger.never_read(name)]
+        lost = [row.range for row in ledger.offsets.never_read(name)]
         ranges, passed, gone = [], list[OffsetRange](), list[OffsetRange]()
         for topic, partitions in sorted(reached.items()):
             for number, limit in sorted(partitions.items()):
@@ -87,7 +88,7 @@ class WindowOffsets(IntervalOffsets):
     def absent(self, ranges: Sequence[OffsetRange]) -> dict[tuple[str, int], int]:
         """Return how many offsets of these ranges had no record when live runs read them, per topic and partition."""
         found: dict[tuple[str, int], int] = {}
-        for account in self.context.ledger.accounts(self.context.pipeline.name):
+        for account in self.context.ledger.offsets.accounts(self.context.pipeline.name):
             if overlaps([account.range], ranges):
                 key = account.range.topic, account.range.partition
                 found[key] = found.get(key, 0) + account.counts.absent

@@ -351,7 +351,7 @@ def test_validate_and_account_refuse_a_run_whose_task_was_marked_as_success_befo
         with pytest.raises(SluiceError, match="never ended" if end == "died" else "ended as failed") as caught:
             make(operator, **more).execute(context())
         assert "clear the ingest task" in caught.value.next_step
-    assert (spark.calls, ledger.known_run("p", "manual__1").verdict) == ({}, None)
+    assert (spark.calls, ledger.runs.known("p", "manual__1").verdict) == ({}, None)
 
 
 @pytest.mark.parametrize("wrong", ["yes", 1, "banana"])

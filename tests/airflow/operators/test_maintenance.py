@@ -191,7 +191,11 @@ def test_dag_adopts_a_pipeline_and_acknowledges_its_losses_by_templates(
     run = dags_in(DAG_FILE.format(file=str(pipeline_file("p"))))["closing"].test(logical_date=None)
     assert states(run) == {"adopt": "success", "close": "success"}
     ledger = Ledger.open()
-    assert ([r.run for r in ledger.runs("p")], ledger.runs("old"), ledger.lost("p")) == (["live"], [], [])
+    assert ([r.run for r in ledger.runs.newest("p")], ledger.runs.newest("old"), ledger.offsets.lost("p")) == (
+        ["live"],
+        [],
+        [],
+    )
     (event,) = [e for e in ledger.events("p") if e["type"] == "LossAcknowledged"]
     assert event["payload"]["reason"] == "retention"
     with pytest.raises(AirflowSkipException):  # a task that is cleared
@@ -204,15 +208,15 @@ def test_accept_operator_accepts_once(make: Any, context: Any, new_normal: bool)
     Ledger.open().decide("p", "live", Judged(verdict="failed", judgement={}))
     for _ in range(2):
         assert make(AcceptOperator, new_normal=new_normal).execute(context()) == {"run": "live", "verdict": "failed"}
-    assert Ledger.open().acceptance("p", "live") == "known gap"
-    assert Ledger.open().normal_since("p") == (("live", "known gap") if new_normal else None)
+    assert Ledger.open().verdicts.acceptance("p", "live") == "known gap"
+    assert Ledger.open().profiles.normal_since("p") == (("live", "known gap") if new_normal else None)
 
 
 def test_acknowledge_operator_closes_the_chosen_part_of_ranges(make: Any, context: Any) -> None:
     account_for((0, 5), (7, 9), part="lost")
     found = make(AcknowledgeOperator, ranges="p:0:3-8", of_run="live").execute(context())
     assert found == {"offsets": 3, "ranges": [["p", 0, 3, 5], ["p", 0, 7, 8]]}
-    assert [(r.range.start, r.range.end) for r in Ledger.open().lost("p")] == [(0, 3), (8, 9)]
+    assert [(r.range.start, r.range.end) for r in Ledger.open().offsets.lost("p")] == [(0, 3), (8, 9)]
 
 
 def test_audit_operator_fails_on_a_gap_and_names_the_command(make: Any, context: Any) -> None:

@@ -85,7 +85,7 @@ def test_page_shows_values_of_records_to_readers_of_task_logs_only(
     client: TestClient, past: Ledger, rights: Any
 ) -> None:
     rights(entity=DagAccessEntity.TASK_LOGS)
-    run = past.page("orders")[0].run_id
+    run = past.runs.page("orders")[0].run_id
     assert client.get(f"{API}/orders").status_code == 200
     assert client.get(f"{API}/orders/run", params={"id": run}).status_code == 403
     assert client.get("/sluice/data-docs/orders/index.html").status_code == 403
@@ -120,7 +120,9 @@ def test_page_lists_pipelines_with_losses_verdicts_and_holds(client: TestClient,
     assert (orders["lost"], orders["verdict"]["verdict"], len(orders["recent"])) == (17, "passed", 30)
     assert orders["recent"][1]["verdict"] == "warned"
     assert (found["idle"]["recent"], found["idle"]["verdict"]) == ([], None)
-    assert {name: p["held"] for name, p in found.items() if "held" in p} == {"secret": past.runs("secret")[0].run}
+    assert {name: p["held"] for name, p in found.items() if "held" in p} == {
+        "secret": past.runs.newest("secret")[0].run
+    }
 
 
 @pytest.mark.parametrize("on_failed", ["fail", "hold"])
@@ -155,7 +157,7 @@ def test_page_shows_ten_thousand_runs_as_two_hundred_spans_and_a_list(client: Te
     for span in body["spans"]:
         parts = ("written", "filtered", "quarantined", "absent", "lost")
         assert span["planned"] == sum(span[p] for p in parts)
-    assert body["page"] == [line.as_dict() for line in past.page("orders", limit=25)]
+    assert body["page"] == [line.as_dict() for line in past.runs.page("orders", limit=25)]
     older = client.get(f"{API}/orders/runs?before={body['page'][-1]['sequence']}&limit=2").json()
     assert [r["sequence"] for r in older] == [9975, 9974]
 
@@ -165,7 +167,7 @@ def test_page_shows_how_a_run_was_judged_and_links_it_where_airflow_has_it(clien
     from airflow.utils.session import create_session
     from airflow.utils.types import DagRunType
 
-    run = past.page("orders")[1]
+    run = past.runs.page("orders")[1]
 
     def body() -> Any:
         return client.get(f"{API}/orders/run", params={"id": run.run_id}).json()

@@ -66,8 +66,8 @@ class Planned:
     def counted(self, fact: str, *keys: str) -> Counter[str]:
         """Return what the accounts of all runs say of a fact: the sums of its counts."""
         found = Counter[str]()
-        for run in self.sandbox.ledger.runs(self.sandbox.name, limit=1000):
-            counts = self.sandbox.ledger.account(self.sandbox.name, run.run).get(fact, {})
+        for run in self.sandbox.ledger.runs.newest(self.sandbox.name, limit=1000):
+            counts = self.sandbox.ledger.runs.account(self.sandbox.name, run.run).get(fact, {})
             found.update({key: counts.get(key, 0) for key in keys})
         return found
 

@@ -119,7 +119,7 @@ class _Numbers(Oracle):
         at = Counter((row["_partition"], row["_offset"]) for row in [*rows, *refused])
         with ledger_of(box) as ledger:
             self._books(ledger, found)
-            accounts = ledger.accounts(box.name)
+            accounts = ledger.offsets.accounts(box.name)
             written, quarantined, lost = (
                 sum(getattr(a.counts, part) for a in accounts) for part in ("written", "quarantined", "lost")
             )

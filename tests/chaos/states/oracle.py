@@ -100,7 +100,7 @@ class Oracle:
         with ledger_of(box) as ledger:
             lost = self._lost(ledger)
             rows, refused = _rows(box), _refused(box)
-            said = {part: sum(getattr(a.counts, part) for a in ledger.accounts(box.name)) for part in _PARTS}
+            said = {part: sum(getattr(a.counts, part) for a in ledger.offsets.accounts(box.name)) for part in _PARTS}
             self._written = said["written"]
             if not box.kept_rows:  # they were printed, and the account is all that there is
                 rows = Counter(self._due(lost))
@@ -150,7 +150,7 @@ class Oracle:
         return {name: value for name, value in row.items() if name not in self._sandbox.unkept}
 
     def _lost(self, ledger: Ledger) -> Counter[Any]:
-        spans = [row.range for row in ledger.lost(self._sandbox.name)]
+        spans = [row.range for row in ledger.offsets.lost(self._sandbox.name)]
         return Counter((r.topic, r.partition, offset) for r in spans for offset in range(r.start, r.end))
 
     def _books(self, ledger: Ledger, found: Found) -> None:

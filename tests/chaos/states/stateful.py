@@ -104,7 +104,7 @@ class _StatefulOracle(Oracle):
             self._books(ledger, found)
             found.lost = sum(self._lost(ledger).values())
             names = ("written", "filtered", "quarantined", "absent", "lost")
-            split = {part: sum(getattr(a.counts, part) for a in ledger.accounts(box.name)) for part in names}
+            split = {part: sum(getattr(a.counts, part) for a in ledger.offsets.accounts(box.name)) for part in names}
             self._scenario.judge(self, ledger, split, found)
         found.unaccounted += max(0, len(self._records) - sum(split.values()))
         refused, want = box.quarantine(), Counter(self._bad)
@@ -132,8 +132,8 @@ class _StatefulOracle(Oracle):
     def counted(self, ledger: Any, fact: str, want: Mapping[str, int], found: Found) -> None:
         """Compare what the ledger counts of a fact, over all runs."""
         name, counts = self._sandbox.name, Counter[str]()
-        for run in ledger.runs(name, limit=100):
-            of_run = ledger.account(name, run.run).get(fact, {})
+        for run in ledger.runs.newest(name, limit=100):
+            of_run = ledger.runs.account(name, run.run).get(fact, {})
             counts.update({key: of_run.get(key, 0) for key in want})
         if counts != Counter(want):
             found.problems.append(f"the ledger says of {fact} {dict(counts)}, and there are {dict(want)}")

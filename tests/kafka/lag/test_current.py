@@ -83,7 +83,7 @@ def test_lag_of_a_dead_broker_is_unknown_and_the_same_cluster_recovers(
         Connection("kafka_default", "kafka", extra={"bootstrap.servers": where})
         for where in (broker.bootstrap, "127.0.0.1:1")
     )
-    epoch = p.ledger.epoch("line")
+    epoch = p.ledger.offsets.epoch("line")
     assert waiting(p.spec(), lambda _: there, home=p.home, epoch=epoch) == 3
     assert waiting(p.spec(), lambda _: nowhere, home=p.home, epoch=epoch) is None
     broker.kill()

@@ -220,10 +220,10 @@ def test_arrow_path_writes_what_the_spark_path_writes(
             lost=0,
         )  # fmt: skip
         assert ways(sandbox, engine) == (case.ways if engine == "auto" else {"spark"}), said
-        assert sandbox.ledger.run(sandbox.name, "r").notes == case.notes  # type: ignore[union-attr]
+        assert sandbox.ledger.runs.find(sandbox.name, "r").notes == case.notes  # type: ignore[union-attr]
         more = sum(b'"more"' in (value or b"") for value in values)
         rescued = {"records": more, "fields": {"more": more}} if more else None
-        assert sandbox.ledger.account(sandbox.name, "r").get("rescued") == rescued
+        assert sandbox.ledger.runs.account(sandbox.name, "r").get("rescued") == rescued
         assert not sandbox.never_committed(engine)
         actions = sandbox.table(engine).get_add_actions(flatten=True)  # type: ignore[union-attr]
         assert {p.count("/") for p in actions["path"].to_pylist()} == {2 + len(sink["delta"].get("partition_by", []))}

@@ -68,7 +68,7 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
 
     sandbox.configure()
     sandbox.run("live")
-    (note,) = sandbox.ledger.known_run(sandbox.name, "live").notes
+    (note,) = sandbox.ledger.runs.known(sandbox.name, "live").notes
     assert "in 2 of 5 records that were looked at: «door (2), x (1)»" in note
     sandbox.configure(decode={"json": {"schema": "id STRING, name STRING, tax DOUBLE"}})
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):

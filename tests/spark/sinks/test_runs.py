@@ -43,7 +43,7 @@ def encoded(record: dict[str, Any]) -> bytes:
 
 
 def verdicts(box: Box, *runs: str) -> list[Any]:
-    return [run.verdict for name in runs if (run := box.ledger.run(box.name, name)) is not None]
+    return [run.verdict for name in runs if (run := box.ledger.runs.find(box.name, name)) is not None]
 
 
 @pytest.mark.parametrize("engine", ["auto", pytest.param("spark", marks=LONG)])

@@ -55,7 +55,7 @@ def test_deep_audit_proves_no_tables_with_a_broken_ledger(story: Place, sluice: 
 
 def states(ledger: Ledger) -> dict[str, list[tuple[int, int]]]:
     found: dict[str, list[tuple[int, int]]] = {}
-    for row in ledger.lost("p", state=None):
+    for row in ledger.offsets.lost("p", state=None):
         found.setdefault(row.state, []).append((row.range.start, row.range.end))
     return found
 
@@ -70,7 +70,7 @@ def test_acknowledge_closes_a_loss_that_stays_counted(story: Place, sluice: Slui
     assert (states(ledger), report.balanced) == (after, True)
     assert [(row["start"], row["end"]) for row in report.lost] == [(19, 20)]
     assert sum(page["lost"] for page in report.partitions) == 2, "they count as before"
-    assert sum(len(row.range) for row in ledger.never_read("p")) == 2
+    assert sum(len(row.range) for row in ledger.offsets.never_read("p")) == 2
     story.write()
     deep = sluice("audit", "--deep", str(story.file), "--json")
     assert deep.exit_code == 0, deep.stderr
@@ -85,7 +85,7 @@ def test_acknowledge_can_be_undone(story: Place, sluice: Sluice) -> None:
     before = states(story.ledger)
     for undo in ((), ("--undo",)):
         assert sluice("acknowledge", "p", "--reason", "x", "--json", *undo).json["offsets"] == 2
-        assert bool(story.ledger.lost("p")) == bool(undo)
+        assert bool(story.ledger.offsets.lost("p")) == bool(undo)
     assert states(story.ledger) == before
     assert audit(story.ledger, "p").balanced
 
@@ -112,8 +112,10 @@ def test_retract_takes_a_run_or_ranges() -> None:
 
 def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(story: Place, sluice: Sluice) -> None:
     """Published batches were judged, and passed; no Spark is needed, so each sink will do."""
-    (run,) = [r.run for r in story.ledger.runs("p") if story.ledger.accounts("p", r.run, standing=True)][-1:]
-    epoch = story.ledger.epoch("p").number
+    (run,) = [r.run for r in story.ledger.runs.newest("p") if story.ledger.offsets.accounts("p", r.run, standing=True)][
+        -1:
+    ]
+    epoch = story.ledger.offsets.epoch("p").number
     with story.ledger.acquire("p", run) as lease:
         waits = {"reasons": ["x"], "waits": [epoch, 99]}
         story.ledger.record(lease, Judged(verdict="failed", judgement=waits), run_id=run)
@@ -126,7 +128,7 @@ def test_retract_of_a_run_whose_batch_waits_gives_up_only_that_batch(story: Plac
     assert sluice(*asked).exit_code == 0
     story.hand_over({0: 0})
     assert isinstance(sluice(*asked).error, ConfigError), "it waits no more, and the other batches were not named"
-    assert not [r for r in story.ledger.runs("p") if r.kind == "retract"]
+    assert not [r for r in story.ledger.runs.newest("p") if r.kind == "retract"]
     sluice.recorded("retract")
 
 

@@ -161,7 +161,9 @@ def test_status_shows_why_runs_failed(place: Place, sluice: Sluice, golden: Gold
         place.ledger.record(lease, Judged(verdict=judgement.verdict, judgement=judgement.as_dict()), run_id="r")
     with attempt(place.ledger, "s", state="failed", closed={"error": {"what": "no broker answers"}}):
         pass
-    assert [why.removesuffix(WARNS) for why in place.ledger.account("p", "r")["reasons"]] == [str(e) for e in found]
+    assert [why.removesuffix(WARNS) for why in place.ledger.runs.account("p", "r")["reasons"]] == [
+        str(e) for e in found
+    ]
     said = sluice("status", "p").stderr
     assert "s: failed: no broker answers\n" in said
     golden("status", said)

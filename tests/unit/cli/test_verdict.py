@@ -126,14 +126,14 @@ def test_validate_that_is_interrupted_changes_no_verdict(
 
     monkeypatch.setattr(LocalProcess, "start", staticmethod(interrupt))
     assert sluice("validate", str(held.file), "a").exit_code == 130
-    row = held.ledger.known_run("p", "a")
+    row = held.ledger.runs.known("p", "a")
     assert (row.state, row.verdict) == ("done", "failed")
     sluice.recorded("validate")
 
 
 def test_run_refuses_a_held_pipeline_before_spark_starts(held: Place, sluice: Sluice) -> None:
     assert isinstance(sluice("run", str(held.file)).error, HeldError)
-    assert [run.run for run in held.ledger.runs("p")] == ["a"], "each hour's refusal is no run"
+    assert [run.run for run in held.ledger.runs.newest("p")] == ["a"], "each hour's refusal is no run"
     sluice.recorded("run")
 
 
@@ -162,7 +162,7 @@ def test_accept_says_that_a_waiting_batch_is_published_next(held: Place, sluice:
 def test_accept_begins_a_new_normal(held: Place, sluice: Sluice) -> None:
     asked = ("accept", "p", "a", "--reason", "a new shop", "--new-normal")
     assert sluice(*asked).exit_code == 0
-    assert held.ledger.normal_since("p") == ("a", "a new shop")
+    assert held.ledger.profiles.normal_since("p") == ("a", "a new shop")
     assert "a new shop" in sluice("status", "p").stderr
     assert sluice(*asked, "--json").json["new_normal"] is True
     sluice.recorded("accept")

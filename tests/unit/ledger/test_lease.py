@@ -46,14 +46,14 @@ def change(ledger: Ledger, **values: Any) -> None:
 
 def test_lease_is_held_for_one_pipeline_until_it_is_given_back(each_ledger: Ledger) -> None:
     ledger = each_ledger
-    assert ledger.running("p") is None
+    assert ledger.runs.running("p") is None
     with ledger.acquire("p", "mine") as first, ledger.acquire("q", "r"):
-        assert (ledger.running("p"), ledger.running("other")) == ("mine", None)
+        assert (ledger.runs.running("p"), ledger.runs.running("other")) == ("mine", None)
         assert Lease.holders(ledger._engine, "p", later=TTL + 1) == {}
         with pytest.raises(LeaseHeldError, match=r"run 'mine', process \d+") as caught:
             ledger.acquire("p", "yours")
         assert caught.value.state == "nothing was read or written"
-    assert ledger.running("p") is None
+    assert ledger.runs.running("p") is None
     with ledger.acquire("p", "b") as second:
         assert second.token > first.token
 
@@ -65,14 +65,14 @@ def test_lease_of_a_killed_driver_is_taken_over_at_once_of_a_frozen_one_not(ledg
     ) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "1\n"
-        assert ledger.running("p") == "theirs"
+        assert ledger.runs.running("p") == "theirs"
         other.send_signal(signal.SIGSTOP)
         with pytest.raises(LeaseHeldError, match=f"run 'theirs', process {other.pid}"):
             ledger.acquire("p", "mine")
         other.kill()
         while not holder_of(ledger).is_dead():
             assert other.returncode is None
-        assert ledger.running("p") is None
+        assert ledger.runs.running("p") is None
         assert ledger.acquire("p", "mine").token == 2
 
 
@@ -110,7 +110,7 @@ def test_lease_of_hosts_whose_clocks_differ_goes_by_the_database(postgres: str, 
     with ledger.acquire("p", "a"):
         change(ledger, holder=asdict(replace(holder_of(ledger), host="elsewhere")))
         monkeypatch.setattr(time, "time", lambda real=time.time: real() + 86_400)
-        assert ledger.running("p") == "a"
+        assert ledger.runs.running("p") == "a"
         with pytest.raises(LeaseHeldError, match="expires within"):
             ledger.acquire("p", "b")
 

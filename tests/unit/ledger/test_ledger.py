@@ -39,25 +39,25 @@ CLOSING = {"rows": 4, "late": [], "partly_late": 0, "latest": None, "late_by": 5
 def test_ledger_records_a_run_as_events_and_in_tables(each_ledger: Ledger) -> None:
     ledger, closed = each_ledger, {"seconds": 1.5, "verdict": "passed"}
     with attempt(ledger, "r1", span(0, 10), topic_ids={"t": "id-1"}, state="done", closed=closed) as lease:
-        assert ledger.known_run("p", "r1").state == "open"
+        assert ledger.runs.known("p", "r1").state == "open"
         commit(ledger, lease, 0, split(0, 6, written=3, filtered=1, quarantined=1, absent=1), split(0, 2, 1))
         commit(ledger, lease, 1, split(6, 10))
         ledger.record(lease, Judged(verdict="passed", judgement={"rows": 7, "names": ["ä", None]}), run_id="r1")
     assert [e["type"] for e in ledger.events("p")] == [
         "RunPlanned", "BatchStarted", "BatchCommitted", "BatchStarted", "BatchCommitted", "Judged", "RunClosed",
     ]  # fmt: skip
-    row = ledger.known_run("p", "r1")
+    row = ledger.runs.known("p", "r1")
     assert (row.state, row.attempts, row.seconds, row.verdict, row.epoch) == ("done", 1, 1.5, "passed", 1)
     assert row.judgement == {"rows": 7, "names": ["ä", None]}
-    assert row.topic_ids == ledger.topic_ids("p") == {"t": "id-1"}
-    assert ledger.account("p", "r1") == {
+    assert row.topic_ids == ledger.runs.topic_ids("p") == {"t": "id-1"}
+    assert ledger.runs.account("p", "r1") == {
         "run": "r1", "recovery": "replay", "planned": 12, "written": 9, "filtered": 1, "quarantined": 1, "absent": 1,
         "lost": 0, "verdict": "passed", "seconds": 1.5,
     }  # fmt: skip
-    last = ledger.last_batch("p", 1)
+    last = ledger.offsets.last_batch("p", 1)
     assert last is not None
     assert (last.batch, last.run, last.state) == (1, "r1", "committed")
-    assert ledger.accounts("p", batch=last) == [split(6, 10)]
+    assert ledger.offsets.accounts("p", batch=last) == [split(6, 10)]
     assert audit(ledger, "p").balanced
 
 
@@ -65,13 +65,13 @@ def test_ledger_escapes_text_that_no_database_stores(each_ledger: Ledger) -> Non
     ledger, longest = each_ledger, "ü" * LONGEST_RUN
     for name in ("r", longest, run_of_interval(longest)):
         played(ledger, name, NASTY)
-    row = ledger.known_run("p", "r")
+    row = ledger.runs.known("p", "r")
     escaped = r"a\x00b\ud800c\udcffd"
     assert (row.reason, row.error) == (escaped, {"what": escaped, "frames": [escaped, [escaped]]})
     assert row.notes == [f"a note {escaped}"]
     ledger.rebuild()
-    assert ledger.run("p", "r") == row
-    assert {row.run for row in ledger.runs("p")} == {"r", longest, run_of_interval(longest)}
+    assert ledger.runs.find("p", "r") == row
+    assert {row.run for row in ledger.runs.newest("p")} == {"r", longest, run_of_interval(longest)}
 
 
 @pytest.mark.parametrize("name", ["", "r" * 251, "a\0b", "a\ud800", "a\nb"])
@@ -89,14 +89,18 @@ def test_ledger_notes_added_columns_with_the_run_that_wrote_them(ledger: Ledger)
         for _ in range(2):  # a fact may be recorded again after a crash
             commit(ledger, lease, 0, split(0, 4), facts=[ChangedColumns([tax, city])], run_id="dead")
         commit(ledger, lease, 1, split(4, 8))
-    assert ledger.account("p", "dead")["notes"] == ["columns added to the sink: tax bigint, at.city string"]
-    assert "notes" not in ledger.account("p", "heir")
-    assert ledger.evolved("p", ["dead", "heir"]) == [tax, city]
-    assert ledger.evolved("p", ["heir"]) == ledger.evolved("p", []) == ledger.evolved("q", ["dead"]) == []
+    assert ledger.runs.account("p", "dead")["notes"] == ["columns added to the sink: tax bigint, at.city string"]
+    assert "notes" not in ledger.runs.account("p", "heir")
+    added = [told["added"] for told in ledger.facts.told("p", ChangedColumns, runs=["dead", "heir"])]
+    assert added == [[tax, city]] * 2
+    assert (
+        ledger.facts.told("p", ChangedColumns, runs=["heir"]) == ledger.facts.told("p", ChangedColumns, runs=[]) == []
+    )
+    assert ledger.facts.told("q", ChangedColumns) == []
 
 
 def told(ledger: Ledger, name: str) -> dict[str, Any]:
-    return {key: told for fact in ledger.facts("p", name) for key, told in fact.account().items()}
+    return {key: told for fact in ledger.facts.of_run("p", name) for key, told in fact.account().items()}
 
 
 def test_ledger_counts_windows_of_a_batch_once(ledger: Ledger) -> None:
@@ -110,33 +114,31 @@ def test_ledger_counts_windows_of_a_batch_once(ledger: Ledger) -> None:
     for _ in range(2):  # as after a crash
         batch("r1", 0, first, **moved)
     batch("r1", 1, **CLOSING)
-    assert ledger.event_times("p", "as now") == []
+    assert ledger.facts.event_times("p", "as now") == []
     times = [["t", 0, 0, 6, 600, 700], ["t", 1, 0, 2, None, None]]
     batch("r1", 0, first, **moved, timing="as now", times=times)
-    assert ledger.event_times("p", "as now") == [Times(span(0, 6), 600, 700), Times.none(span(0, 2, 1))]
-    assert ledger.event_times("p", "as before") == []
+    assert ledger.facts.event_times("p", "as now") == [Times(span(0, 6), 600, 700), Times.none(span(0, 2, 1))]
+    assert ledger.facts.event_times("p", "as before") == []
     for number in (0, 1):  # as a run of an interval that is cleared
         batch("r3", number, epoch=-1, scope="of march", **CLOSING | {"late_by": 0, "replaced": 4 - number})
     assert told(ledger, "r3")["windows"] == {
         "rows": 4, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 900, "replaced": 3
     }  # fmt: skip
     wanted = {"rows": 7, "late": 2, "partly_late": 1, "late_by": 100, "closed_to": 900}
-    assert told(ledger, "r1")["windows"] == ledger.account("p", "r1")["windows"] == wanted
-    assert (ledger.latest_event_time("p", 1), ledger.latest_event_time("p", 2)) == (700, None)
-    before = ((1, 1), (2, 1), (3, 2))
-    assert [ledger.latest_before("p", epoch, since=since) for epoch, since in before] == [None, 700, None]
-    assert [ledger.closed_before("p", epoch, since=since) for epoch, since in before] == [0, 900, 0]
+    assert told(ledger, "r1")["windows"] == ledger.runs.account("p", "r1")["windows"] == wanted
+    epochs = range(1, 1), range(1, 2), range(2, 3)
+    assert [ledger.facts.reach("p", some) for some in epochs] == [(None, 0), (700, 900), (None, 0)]
     batch("r4", 0, epoch=2, **CLOSING, former=[["t", 0, 6, 9, 2]], former_to=3600)
     assert {"former": 2, "former_to": 3600}.items() <= told(ledger, "r4")["windows"].items()
     for number, latest in ((1, 700), (2, 600)):
         batch("r5", number, epoch=2, **CLOSING, partitions={"at": number, "latest": [["t", 0, latest], ["t", 1, 900]]})
-    assert list(ledger.partition_times("p", 1)) == [], "an earlier version noted none"
-    assert list(ledger.partition_times("p", 2)) == [
+    assert list(ledger.facts.partition_times("p", 1)) == [], "an earlier version noted none"
+    assert list(ledger.facts.partition_times("p", 2)) == [
         ("t", 0, 600, 2), ("t", 1, 900, 2), ("t", 0, 700, 1), ("t", 1, 900, 1),
     ]  # fmt: skip
     ledger.rebuild()
-    assert ledger.last_batch("p", 1).batch == 1
-    assert (ledger.last_plan("p", 1), ledger.last_plan("p", 2)) == ([span(0, 6)], [])
+    assert ledger.offsets.last_batch("p", 1).batch == 1
+    assert (ledger.runs.last_plan("p", 1), ledger.runs.last_plan("p", 2)) == ([span(0, 6)], [])
     assert audit(ledger, "p").balanced
 
 
@@ -147,31 +149,33 @@ def test_ledger_counts_dedupe_of_a_batch_once(ledger: Ledger) -> None:
     with ledger.acquire("p", "r1") as lease:
         for batch, dedupe in ((0, dropped), (0, dropped), (1, late), (2, nothing)):
             ledger.record(lease, *batch_committed(1, batch, [], facts=[Duplicates.from_dict(dedupe)]))
-    assert list(ledger.partition_times("p", 1)) == []
+    assert list(ledger.facts.partition_times("p", 1)) == []
     with ledger.acquire("p", "r2") as lease:  # event times of a batch that dropped nothing
         for epoch, batch in ((1, 3), (2, 0), (-1, 0)):
             noted = {**nothing, "partitions": {"at": 7, "latest": [["t", 0, 500]]}}
             ledger.record(lease, *batch_committed(epoch, batch, [], facts=[Duplicates.from_dict(noted)]))
-    assert list(ledger.partition_times("p", 2)) == [("t", 0, 500, 7)]
+    assert list(ledger.facts.partition_times("p", 2)) == [("t", 0, 500, 7)]
     assert told(ledger, "r1") == {"dedupe": {"duplicate": 3, "late": 3, "late_by": 1000}}
     assert told(ledger, "r2") == {}
 
 
 def test_ledger_has_the_second_attempt_of_a_run_and_its_newest_plan(ledger: Ledger) -> None:
     with attempt(ledger, "r1", topic_ids={"t": "id-1"}, state="failed", closed={"error": {"what": "broken"}}):
-        first = ledger.known_run("p", "r1")
+        first = ledger.runs.known("p", "r1")
     run(ledger, "b", state=None)
-    failed = ledger.known_run("p", "r1")
+    failed = ledger.runs.known("p", "r1")
     assert (failed.state, failed.error, failed.attempts) == ("failed", {"what": "broken"}, 1)
     run(ledger, "r1", topic_ids={"t": "id-2"}, state=None)
-    again = ledger.known_run("p", "r1")
+    again = ledger.runs.known("p", "r1")
     assert (again.state, again.error, again.closed_at, again.attempts) == ("open", None, None, 2)
     assert (again.opened_at, again.sequence) == (first.opened_at, first.sequence)
-    assert ledger.topic_ids("p") == {"t": "id-2"}, "of the newest run that saw some"
+    assert ledger.runs.topic_ids("p") == {"t": "id-2"}, "of the newest run that saw some"
     run(ledger, "r1", split(0, 4), verdict="passed")
     run(ledger, "r1", split(4, 9), first=1, state="failed")
-    again = ledger.known_run("p", "r1")
-    assert (again.verdict, again.judgement, ledger.unjudged("p", "live")) == (None, None, ["r1"]), "of its own rows"
+    again = ledger.runs.known("p", "r1")
+    assert (again.verdict, again.judgement, ledger.verdicts.unjudged("p", "live")) == (None, None, ["r1"]), (
+        "of its own rows"
+    )
 
 
 def test_ledger_gives_a_reconciled_batch_to_the_run_that_wrote_it(ledger: Ledger) -> None:
@@ -179,13 +183,13 @@ def test_ledger_gives_a_reconciled_batch_to_the_run_that_wrote_it(ledger: Ledger
     with attempt(ledger, "b") as lease:
         commit(ledger, lease, 0, split(0, 4), run_id="a")
         ledger.record(lease, RunClosed(state="abandoned"), run_id="a")
-    assert [ledger.account("p", name)["written"] for name in "ab"] == [4, 0]
-    assert ledger.unjudged("p", "live") == ["a"]
+    assert [ledger.runs.account("p", name)["written"] for name in "ab"] == [4, 0]
+    assert ledger.verdicts.unjudged("p", "live") == ["a"]
     ledger.decide("p", "a", Judged(verdict="passed", judgement={}))
-    assert ledger.unjudged("p", "live") == []
+    assert ledger.verdicts.unjudged("p", "live") == []
     with ledger.acquire("p", "c") as lease:  # a driver had died once more
         commit(ledger, lease, 1, split(4, 8), run_id="a")
-    assert ledger.unjudged("p", "live") == ["a"], "that batch was not judged with the others"
+    assert ledger.verdicts.unjudged("p", "live") == ["a"], "that batch was not judged with the others"
 
 
 def test_ledger_lists_runs_that_wrote_rows_and_have_no_verdict(ledger: Ledger) -> None:
@@ -196,22 +200,22 @@ def test_ledger_lists_runs_that_wrote_rows_and_have_no_verdict(ledger: Ledger) -
         with attempt(ledger, name, state="failed") as lease:
             ledger.record(lease, *batch_committed(1, batch, [], facts=[Windows.from_dict(CLOSING | {"rows": rows})]))
     run(ledger, "no batch", state="failed")
-    assert ledger.unjudged("p", "live") == ["live", "closed windows"]
-    assert ledger.unjudged("p", "interval") == ["interval"]
+    assert ledger.verdicts.unjudged("p", "live") == ["live", "closed windows"]
+    assert ledger.verdicts.unjudged("p", "interval") == ["interval"]
 
 
 def test_ledger_has_the_newest_epoch_and_the_newest_engine(ledger: Ledger) -> None:
-    assert ledger.engine("p") is None
+    assert ledger.runs.engine("p") is None
     with ledger.acquire("p", "r") as lease:
         ledger.record(lease, EpochOpened(epoch=1, lineage=Route.LOG, positions=None))
-        assert ledger.epoch("p") == Epoch(1, Route.LOG, None)
+        assert ledger.offsets.epoch("p") == Epoch(1, Route.LOG, None)
         ledger.record(lease, EpochOpened(epoch=2, lineage=Route.DIRECT, positions={"t": {0: 5, 10: 7}}))
         ledger.record(lease, EpochOpened(epoch=1, lineage=Route.DIRECT, positions=None))
-    assert ledger.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
+    assert ledger.offsets.epoch("p") == Epoch(2, Route.DIRECT, {"t": {0: 5, 10: 7}})
     for engine in ("arrow", "spark", None):  # the last had no records
         with attempt(ledger, "r", state="done", closed={"engine": engine}):
             pass
-    assert (ledger.engine("p"), ledger.engine("other")) == ("spark", None)
+    assert (ledger.runs.engine("p"), ledger.runs.engine("other")) == ("spark", None)
 
 
 def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> None:
@@ -241,7 +245,7 @@ def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> 
         seen = replace(split(9, 14), times=(known, Times(span(12, 14), 5, 6)))
         ledger.record(lease, *batch_committed(2, 1, [seen]))
         ledger.record(lease, TimesFound(times=[known, Times.none(span(0, 3, 1))]))
-        assert ledger.times("q") == [*seen.times, Times.none(span(0, 3, 1))]
+        assert ledger.offsets.times("q") == [*seen.times, Times.none(span(0, 3, 1))]
         ledger.record(lease, Judged(verdict="empty", judgement={}), run_id="c")
     before = derived(ledger)
     assert all(before.values())
@@ -258,16 +262,16 @@ def test_ledger_replaces_event_times_of_before(each_ledger: Ledger) -> None:
     with attempt(ledger, "r") as lease:
         ledger.record(lease, TimesFound(times=[]))
         ledger.record(lease, TimesFound(times=[Times(first, 1, 2), Times(other, 3, 4), Times(first, 5, 6)]))
-        assert ledger.times("p") == [Times(first, 5, 6), Times(other, 3, 4)]
+        assert ledger.offsets.times("p") == [Times(first, 5, 6), Times(other, 3, 4)]
         ledger.record(lease, TimesFound(times=[Times(other, 7, 8)]))
-        assert ledger.times("p") == [Times(first, 5, 6), Times(other, 7, 8)]
+        assert ledger.offsets.times("p") == [Times(first, 5, 6), Times(other, 7, 8)]
 
 
 def test_ledger_closes_lost_ranges_piece_by_piece(each_ledger: Ledger) -> None:
     ledger = each_ledger
 
     def lost(state: str | None = "open") -> list[tuple[int, int, str]]:
-        return [(r.range.start, r.range.end, r.state) for r in ledger.lost("p", state=state)]
+        return [(r.range.start, r.range.end, r.state) for r in ledger.offsets.lost("p", state=state)]
 
     accounts = [split(0, 12, written=2, lost=10), split(0, 4, 1, written=3, lost=1)]
     with attempt(ledger, "r") as lease:
@@ -277,26 +281,28 @@ def test_ledger_closes_lost_ranges_piece_by_piece(each_ledger: Ledger) -> None:
             ledger.record(lease, *batch_committed(REDRIVEN, 0, [split(4, 6)], redriven=Redriven(of="lost")))
             assert lost() == [(0, 4, "open"), (6, 10, "open"), (3, 4, "open")]
             assert lost("redriven") == [(4, 6, "redriven")]
-    assert [r.range.start for r in ledger.lost("p", run_id="r")] == [0, 6, 3]
-    assert ledger.lost("p", run_id="other") == []
-    assert {r.redriven_by for r in ledger.lost("p", state="redriven")} == {"r"}
-    assert [(e.account, e.of) for e in ledger.entries("p") if e.epoch == REDRIVEN] == [(split(4, 6), "lost")]
-    assert sum(a.counts.lost for a in ledger.accounts("p")) == 11, "redriven offsets are no part of the live account"
+    assert [r.range.start for r in ledger.offsets.lost("p", run_id="r")] == [0, 6, 3]
+    assert ledger.offsets.lost("p", run_id="other") == []
+    assert {r.redriven_by for r in ledger.offsets.lost("p", state="redriven")} == {"r"}
+    assert [(e.account, e.of) for e in ledger.offsets.entries("p") if e.epoch == REDRIVEN] == [(split(4, 6), "lost")]
+    assert sum(a.counts.lost for a in ledger.offsets.accounts("p")) == 11, (
+        "redriven offsets are no part of the live account"
+    )
 
 
 def test_ledger_has_the_leader_epochs_of_the_newest_live_run_until_a_reset(ledger: Ledger) -> None:
     def plan(name: str, *leaders: tuple[str, int, int, int], kind: str = "live") -> None:
         run(ledger, name, state=None, kind=kind, leaders=leaders)
 
-    assert ledger.leaders("p") == {}
+    assert ledger.runs.leaders("p") == {}
     plan("a", ("t", 0, 3, 10), ("t", 1, 4, 20))
     plan("b", ("t", 0, 5, 11))
     plan("c", kind="redrive")
-    assert ledger.leaders("p") == {("t", 0): (5, 11)}
+    assert ledger.runs.leaders("p") == {("t", 0): (5, 11)}
     plan("d")
-    assert ledger.leaders("p") == {}, "of an earlier version: runs repeat what they know"
+    assert ledger.runs.leaders("p") == {}, "of an earlier version: runs repeat what they know"
     plan("e", ("t", 0, 5, 11))
     with ledger.acquire("p", "f") as lease:
         seen = Reset(2, Route.DIRECT, {}, (), False, (), {}, "r")
         ledger.record(lease, PipelineReset(**seen.as_dict()))
-    assert ledger.leaders("p") == {}, "it starts over"
+    assert ledger.runs.leaders("p") == {}, "it starts over"

@@ -47,7 +47,7 @@ def test_verdict_with_any_values_is_stored_and_read_again(each_ledger: Ledger) -
         results = [{"observed": o, "examples": [o], "unexpected_percent": float("nan")} for o, _ in OBSERVED]
         each_ledger.record(lease, Judged(verdict="failed", judgement={"results": results}), run_id="r")
     stored = [{"observed": s, "examples": [s], "unexpected_percent": "NaN"} for _, s in OBSERVED]
-    assert each_ledger.known_run("p", "r").judgement == {"results": stored}
+    assert each_ledger.runs.known("p", "r").judgement == {"results": stored}
     assert each_ledger.rebuild() == 2
     json.dumps(each_ledger.events("p"), allow_nan=False)
 

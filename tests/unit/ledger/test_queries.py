@@ -24,11 +24,20 @@ from sluice.recovery import Route
 
 def test_ledger_that_is_empty_has_answers(each_ledger: Ledger) -> None:
     ledger = each_ledger
-    assert (ledger.run("p", "r"), ledger.runs("p"), ledger.events("p"), ledger.accounts("p")) == (None, [], [], [])
-    assert ledger.epoch("p") == Epoch(1, Route.DIRECT, None)
-    assert (ledger.last_batch("p", 1), ledger.topic_ids("p"), ledger.furthest("p", 1)) == (None, {}, {})
+    assert (ledger.runs.find("p", "r"), ledger.runs.newest("p"), ledger.events("p"), ledger.offsets.accounts("p")) == (
+        None,
+        [],
+        [],
+        [],
+    )
+    assert ledger.offsets.epoch("p") == Epoch(1, Route.DIRECT, None)
+    assert (ledger.offsets.last_batch("p", 1), ledger.runs.topic_ids("p"), ledger.offsets.furthest("p", 1)) == (
+        None,
+        {},
+        {},
+    )
     with pytest.raises(UnknownRunError):
-        ledger.account("p", "r")
+        ledger.runs.account("p", "r")
 
 
 def test_ledger_has_the_ends_of_each_partition_among_those_that_stand(each_ledger: Ledger) -> None:
@@ -49,13 +58,13 @@ def test_ledger_has_the_ends_of_each_partition_among_those_that_stand(each_ledge
     for row in sorted((row for row in rows if row["pipeline"] == "p"), key=lambda row: row["end"]):
         for ends in (known, stand) if row["epoch"] > 0 and row["closed"] is None else (known,):
             ends.setdefault(row["topic"], {})[row["partition"]] = row["end"]
-    assert (each_ledger.reached("p"), each_ledger.furthest_known("p")) == (stand, known)
+    assert (each_ledger.offsets.reached("p"), each_ledger.offsets.reached("p", ever=True)) == (stand, known)
 
 
 def test_ledger_refuses_a_question_with_text_that_no_database_stores(each_ledger: Ledger) -> None:
     for text in ["\ud800", "a\0b"] if each_ledger._engine.name == "postgresql" else ["\ud800"]:
         with pytest.raises(ConfigError, match="character"):
-            each_ledger.run("p", text)
+            each_ledger.runs.find("p", text)
 
 
 def test_ledger_has_runs_newest_first_and_events_in_order(each_ledger: Ledger) -> None:
@@ -71,7 +80,7 @@ def test_ledger_has_runs_newest_first_and_events_in_order(each_ledger: Ledger) -
         ({"kind": "live", "limit": 1}, ["c"]),
         ({"kind": "interval"}, []),
     ):
-        assert [r.run for r in ledger.runs("p", **asked)] == found  # type: ignore[arg-type]
+        assert [r.run for r in ledger.runs.newest("p", **asked)] == found  # type: ignore[arg-type]
     assert [e["run"] for e in ledger.events("p", limit=2)] == ["c", "a"]
 
 
@@ -81,12 +90,12 @@ def test_ledger_has_planned_and_committed_ranges_of_past_runs(ledger: Ledger) ->
     run(ledger, "b", planned=[span(10, 20)], state="failed")
     run(ledger, "open", planned=[span(10, 30)], state=None)
     run(ledger, "redriven", planned=[span(0, 1)], kind="redrive")
-    found = [(r.run, r.state, planned, sorted(committed)) for r, planned, committed in ledger.past("p", limit=5)]
+    found = [(r.run, r.state, planned, sorted(committed)) for r, planned, committed in ledger.runs.past("p", limit=5)]
     assert found == [("b", "failed", [span(10, 20)], []), ("a", "done", planned, planned)]
-    assert [r.run for r, _, _ in ledger.past("p", limit=1)] == ["b"]
-    assert ledger.past("another", limit=5) == []
+    assert [r.run for r, _, _ in ledger.runs.past("p", limit=1)] == ["b"]
+    assert ledger.runs.past("another", limit=5) == []
     run(ledger, "b", planned=[span(14, 22)], state="failed")
-    ((row, planned, _),) = ledger.past("p", limit=1)
+    ((row, planned, _),) = ledger.runs.past("p", limit=1)
     assert (row.attempts, planned) == (2, [span(14, 22)]), "the newest plan of several attempts"
 
 
@@ -98,14 +107,14 @@ def test_ledger_has_the_pace_of_batches_of_finished_runs(ledger: Ledger, monkeyp
             for batch in (first, first + 1):
                 commit(ledger, lease, batch, split(batch * 100, batch * 100 + 100))
     run(ledger, "nothing")
-    assert ledger.paces("p", limit=5) == [(200, 180.0)]
-    assert ledger.paces("another", limit=5) == []
+    assert ledger.runs.paces("p", limit=5) == [(200, 180.0)]
+    assert ledger.runs.paces("another", limit=5) == []
 
 
 def test_ledger_has_the_furthest_ends_of_the_newest_batches(ledger: Ledger) -> None:
     run(ledger, "a", [split(0, 6), split(0, 3, 1)], split(6, 10))
-    assert (ledger.furthest("p", 1), ledger.furthest("p", 2)) == ({"t": {0: 10, 1: 3}}, {})
-    assert ledger.furthest("p", 1, batches=1) == {"t": {0: 10}}
+    assert (ledger.offsets.furthest("p", 1), ledger.offsets.furthest("p", 2)) == ({"t": {0: 10, 1: 3}}, {})
+    assert ledger.offsets.furthest("p", 1, batches=1) == {"t": {0: 10}}
 
 
 def test_ledger_keeps_the_versions_of_tables_that_an_uncommitted_batch_joined(ledger: Ledger) -> None:
@@ -118,16 +127,21 @@ def test_ledger_keeps_the_versions_of_tables_that_an_uncommitted_batch_joined(le
 
     begin("a", 0, 4, then=True)
     begin("a", 1, 5)
-    assert ledger.tables_begun("p", 1, 0) == {}, "it is committed"
-    assert ledger.tables_begun("p", 1, 1) == {"c": {"path": "carriers", "version": 5}}
-    assert ledger.tables_begun("p", 1, 2) == ledger.tables_begun("p", 2, 1) == ledger.tables_begun("q", 1, 1) == {}
-    assert ledger.tables_begun("p", 1, 1, run_id="b") == {}
+    assert ledger.facts.tables_begun("p", 1, 0) == {}, "it is committed"
+    assert ledger.facts.tables_begun("p", 1, 1) == {"c": {"path": "carriers", "version": 5}}
+    assert (
+        ledger.facts.tables_begun("p", 1, 2)
+        == ledger.facts.tables_begun("p", 2, 1)
+        == ledger.facts.tables_begun("q", 1, 1)
+        == {}
+    )
+    assert ledger.facts.tables_begun("p", 1, 1, run_id="b") == {}
     begin("b", 1, 6)
-    assert ledger.tables_begun("p", 1, 1)["c"]["version"] == 6, "it was begun again"
-    assert [bool(ledger.tables_begun("p", 1, 1, run_id=name)) for name in "ab"] == [False, True]
+    assert ledger.facts.tables_begun("p", 1, 1)["c"]["version"] == 6, "it was begun again"
+    assert [bool(ledger.facts.tables_begun("p", 1, 1, run_id=name)) for name in "ab"] == [False, True]
     begin("c", 2, None)
-    assert ledger.tables_begun("p", 1, 2) == {}
-    assert [ledger.account("p", r).get("tables") for r in "abc"] == [{"c": [4, 5]}, {"c": [6]}, None]
+    assert ledger.facts.tables_begun("p", 1, 2) == {}
+    assert [ledger.runs.account("p", r).get("tables") for r in "abc"] == [{"c": [4, 5]}, {"c": [6]}, None]
 
 
 @pytest.fixture
@@ -144,34 +158,34 @@ def past(each_ledger: Ledger) -> Ledger:
 
 
 def test_ledger_pages_of_runs_have_the_counts_of_their_accounts(past: Ledger) -> None:
-    lines = past.page("p")
+    lines = past.runs.page("p")
     assert [line.run_id for line in lines] == ["i", "d", "c", "b", "a"]
     for line in lines:
-        account = past.account("p", line.run_id)
+        account = past.runs.account("p", line.run_id)
         assert line.counts.as_dict() == {k: account[k] for k in line.counts.as_dict()}
     assert lines[0].counts == Counts(written=9, filtered=1), "the last split of an interval that was replaced again"
-    first = past.page("p", limit=2)
-    assert [r.run_id for r in past.page("p", before=first[-1].sequence, limit=2)] == ["c", "b"]
-    assert (past.count("p"), past.pipelines()) == (5, {"p"})
+    first = past.runs.page("p", limit=2)
+    assert [r.run_id for r in past.runs.page("p", before=first[-1].sequence, limit=2)] == ["c", "b"]
+    assert (past.runs.count("p"), past.runs.pipelines()) == (5, {"p"})
 
 
 def test_ledger_spans_of_runs_are_sums(past: Ledger) -> None:
-    spans = past.spans("p", newest=100)
+    spans = past.runs.spans("p", newest=100)
     assert [(s.first, s.last, s.runs) for s in spans] == [(r, r, 1) for r in "abcdi"]
-    assert [s.counts for s in spans] == [past.page("p")[n].counts for n in (4, 3, 2, 1, 0)]
+    assert [s.counts for s in spans] == [past.runs.page("p")[n].counts for n in (4, 3, 2, 1, 0)]
     assert [s.found for s in spans] == [20, 50, 60, 10, None], "also of a failed run; not of an interval"
     assert [s.verdicts for s in spans] == [{"passed": 1}, {}, {"warned": 1}, {"failed": 1}, {}]
     assert spans[1].states == {"failed": 1}
-    old, middle, new = past.spans("p", newest=100, at_most=3)
+    old, middle, new = past.runs.spans("p", newest=100, at_most=3)
     assert [(s.first, s.last, s.runs) for s in (old, middle, new)] == [("a", "a", 1), ("b", "c", 2), ("d", "i", 2)]
     assert (middle.counts, new.counts) == (Counts(written=50, filtered=10), Counts(written=15, filtered=1, lost=4))
     assert (middle.found, middle.verdicts, middle.states) == (60, {"warned": 1}, {"failed": 1, "done": 1})
-    assert [s.first for s in past.spans("p", newest=2)] == ["d", "i"]
-    assert past.spans("another", newest=5) == []
+    assert [s.first for s in past.runs.spans("p", newest=2)] == ["d", "i"]
+    assert past.runs.spans("another", newest=5) == []
 
 
 def test_ledger_glance_has_the_newest_verdict_and_the_open_losses(past: Ledger) -> None:
-    known, never = past.glances(["p", "never"], runs=1).values()
+    known, never = past.runs.glances(["p", "never"], runs=1).values()
     assert ([r.run_id for r in known.runs], known.lost) == (["i"], 4)
     assert known.judged is not None
     assert (known.judged.run_id, known.judged.verdict) == ("d", "failed")
@@ -180,9 +194,9 @@ def test_ledger_glance_has_the_newest_verdict_and_the_open_losses(past: Ledger) 
 
 def test_ledger_spans_of_a_thousand_runs_are_two_hundred(ledger: Ledger) -> None:
     fill(ledger, "p", Past(1_000, partitions=1, refused=0.1, losses={100: 5}, failures={3: "down"}))
-    spans = ledger.spans("p", newest=1_000)
+    spans = ledger.runs.spans("p", newest=1_000)
     assert (len(spans), sum(s.runs for s in spans)) == (200, 1_000)
-    assert sum((s.counts for s in spans), Counts()) == sum((a.counts for a in ledger.accounts("p")), Counts())
+    assert sum((s.counts for s in spans), Counts()) == sum((a.counts for a in ledger.offsets.accounts("p")), Counts())
     assert spans[-1].states == {"done": 4, "failed": 1}
 
 
@@ -203,12 +217,12 @@ def announce(ledger: Ledger, name: str, found: Unannounced) -> None:
 def test_ledger_announces_committed_ranges_once(ledger: Ledger) -> None:
     committed(ledger, "failed", 0, 0, 5)
     committed(ledger, "passed", 1, 5, 9)
-    found = ledger.unannounced("p", "passed")
+    found = ledger.runs.unannounced("p", "passed")
     assert (ranges_of(found), found.written) == ([span(0, 5), span(5, 9)], {"failed": 5, "passed": 4})
     committed(ledger, "next", 2, 9, 12)  # meanwhile
     for _ in range(2):  # a task that is tried again notes it again
         announce(ledger, "passed", found)
-        assert ranges_of(ledger.unannounced("p", "next")) == [span(9, 12)]
+        assert ranges_of(ledger.runs.unannounced("p", "next")) == [span(9, 12)]
 
 
 def test_ledger_announces_redriven_ranges_and_intervals(ledger: Ledger) -> None:
@@ -217,23 +231,23 @@ def test_ledger_announces_redriven_ranges_and_intervals(ledger: Ledger) -> None:
         committed(ledger, "i", batch, 0, 3, epoch=-1, interval="a/b", replaced={span(0, 3): (2, 0)})
     committed(ledger, "other", 0, 3, 5, epoch=-2, interval="b/c")
     committed(ledger, "live", 0, 0, 9)
-    found = ledger.unannounced("p", "live")
+    found = ledger.runs.unannounced("p", "live")
     assert ranges_of(found) == [span(0, 9), span(2, 4)]
     announce(ledger, "live", found)
-    found = ledger.unannounced("p", "i")
+    found = ledger.runs.unannounced("p", "i")
     assert (ranges_of(found), found.replaced, found.upto) == ([span(0, 3)], 2, {-1: 1})
     announce(ledger, "i", found)
-    assert [ranges_of(ledger.unannounced("p", name)) for name in ("i", "other")] == [[], [span(3, 5)]]
+    assert [ranges_of(ledger.runs.unannounced("p", name)) for name in ("i", "other")] == [[], [span(3, 5)]]
 
 
 def test_ledger_announces_nothing_again_after_a_rebuild_and_under_a_new_name(ledger: Ledger) -> None:
     committed(ledger, "a", 0, 0, 5)
-    announce(ledger, "a", ledger.unannounced("p", "a"))
+    announce(ledger, "a", ledger.runs.unannounced("p", "a"))
     ledger.rebuild()
-    assert ranges_of(ledger.unannounced("p", "a")) == []
+    assert ranges_of(ledger.runs.unannounced("p", "a")) == []
     with ledger.acquire("q", "adopting") as lease:
         ledger.adopted(lease, "p")
-    assert ranges_of(ledger.unannounced("q", "a")) == []
+    assert ranges_of(ledger.runs.unannounced("q", "a")) == []
 
 
 def test_ledger_that_was_migrated_announces_nothing_of_its_past(ledger: Ledger, sqlite_url: str) -> None:
@@ -247,9 +261,9 @@ def test_ledger_that_was_migrated_announces_nothing_of_its_past(ledger: Ledger, 
         ):
             connection.execute(sa.text(statement))
     ledger = Ledger.open(sqlite_url)
-    assert ranges_of(ledger.unannounced("p", "a")) == []
+    assert ranges_of(ledger.runs.unannounced("p", "a")) == []
     committed(ledger, "b", 1, 5, 9)
-    assert ranges_of(ledger.unannounced("p", "b")) == [span(5, 9)]
+    assert ranges_of(ledger.runs.unannounced("p", "b")) == [span(5, 9)]
 
 
 def profile(rows: int, nulls: int = 0) -> Profile:
@@ -260,19 +274,19 @@ def test_ledger_adds_the_profiles_of_batches_and_counts_each_once(ledger: Ledger
     with attempt(ledger, "a") as lease:
         for batch, rows in ((0, 4), (1, 6), (1, 6)):  # reconciling records a batch again
             commit(ledger, lease, batch, split(batch * 4, 10), facts=[profile(rows, 1)])
-    assert ledger.profile("p", ["a"]) == Profile(10, {"id": ColumnProfile(10, 2, "number", 1, 6)})
+    assert ledger.profiles.of("p", ["a"]) == Profile(10, {"id": ColumnProfile(10, 2, "number", 1, 6)})
     with attempt(ledger, "i", kind="interval", epoch=-1) as lease:
         for batch, rows in ((0, 4), (1, 5)):
             commit(ledger, lease, batch, split(0, 5), epoch=-1, facts=[profile(rows)])
-    assert (ledger.profile("p", ["i"]) or NO_ROWS).rows == 5, "the last replacement of an interval"
+    assert (ledger.profiles.of("p", ["i"]) or NO_ROWS).rows == 5, "the last replacement of an interval"
 
 
 def test_ledger_has_no_profile_of_a_run_of_an_earlier_version(place: Place) -> None:
     place.commit("old", split(0, 5))
     place.commit("new", split(5, 9), facts=[profile(4)])
     place.commit("empty", split(9, 12, filtered=3), facts=[NO_ROWS])
-    assert (place.ledger.profile("p", ["old"]), place.ledger.profile("p", ["empty"])) == (None, NO_ROWS)
-    assert [place.ledger.profiled("p", limit=n) for n in (5, 1)] == [["empty", "new"], ["empty"]]
+    assert (place.ledger.profiles.of("p", ["old"]), place.ledger.profiles.of("p", ["empty"])) == (None, NO_ROWS)
+    assert [place.ledger.profiles.runs("p", limit=n) for n in (5, 1)] == [["empty", "new"], ["empty"]]
 
 
 def test_ledger_finds_accepted_profiles_behind_many_failed_runs(place: Place) -> None:
@@ -282,7 +296,7 @@ def test_ledger_finds_accepted_profiles_behind_many_failed_runs(place: Place) ->
         place.commit(name, split(number * 5, number * 5 + 5), facts=[profile(number + 1)])
         place.ledger.decide("p", name, Judged(verdict=verdict, judgement={}))
     place.ledger.decide("p", "r2", VerdictAccepted(verdict="failed", reason="x"))
-    found = place.ledger.accepted("p", before=1 << 40, limit=3)
+    found = place.ledger.profiles.accepted("p", before=1 << 40, limit=3)
     assert [accepted.rows for accepted in found] == [3, 2, 1]
 
 

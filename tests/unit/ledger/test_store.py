@@ -67,9 +67,9 @@ def test_ledger_that_an_earlier_version_recorded_has_the_same_tables(tmp_path: P
     before = derived(Ledger(sa.create_engine(f"sqlite:///{database}")))
     ledger = Ledger.open(f"sqlite:///{database}")
     assert derived(ledger) == before
-    account = ledger.account("p", "live-2")
+    account = ledger.runs.account("p", "live-2")
     assert (account["dedupe"], account["processor"]["fired_to"]) == ({"duplicate": 3, "late": 1, "late_by": 400}, 900)
-    assert ledger.account("p", "live-1")["rescued"] == {"records": 2, "fields": {"x": 2}}
+    assert ledger.runs.account("p", "live-1")["rescued"] == {"records": 2, "fields": {"x": 2}}
 
 
 def test_ledger_migration_that_was_killed_keeps_earlier_versions_out(each_ledger: Ledger, ledger_url: str) -> None:
@@ -115,7 +115,7 @@ def test_ledger_is_created_by_several_threads_at_once(ledger_url: str) -> None:
     barrier = threading.Barrier(4)
     with ThreadPoolExecutor(4) as pool:
         opened = pool.map(lambda _: Ledger.open(ledger_url) if barrier.wait() >= 0 else None, range(4))
-        assert [ledger.runs() for ledger in opened] == [[]] * 4
+        assert [ledger.runs.newest() for ledger in opened] == [[]] * 4
 
 
 def test_ledger_that_another_process_creates_is_opened(ledger_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,7 +127,7 @@ def test_ledger_that_another_process_creates_is_opened(ledger_url: str, monkeypa
         return look(connection)
 
     monkeypatch.setattr("sluice.ledger.store.sa.inspect", late)
-    assert Ledger.open(ledger_url).runs() == []
+    assert Ledger.open(ledger_url).runs.newest() == []
 
 
 def test_postgres_connection_has_a_timeout_unless_the_url_has_one() -> None:
@@ -174,7 +174,7 @@ def test_ledger_that_breaks_in_use_is_a_typed_error(ledger: Ledger) -> None:
     execute(ledger, "DROP TABLE sluice_event")
     with pytest.raises(LedgerError):
         run(ledger, "r")
-    assert ledger.run("p", "r") is None
+    assert ledger.runs.find("p", "r") is None
 
 
 def test_sqlite_reader_and_writer_do_not_wait_for_each_other(tmp_path: Path) -> None:
@@ -184,11 +184,11 @@ def test_sqlite_reader_and_writer_do_not_wait_for_each_other(tmp_path: Path) -> 
     with open_engine(url).begin() as connection:
         connection.execute(schema.run.update().values(state="unseen"))
         other = Ledger.open(url)  # opening is reading, too
-        assert ([row.state for row in other.runs("p")], other.running("p")) == (["failed"], None)
+        assert ([row.state for row in other.runs.newest("p")], other.runs.running("p")) == (["failed"], None)
     with reading(open_engine(url)) as connection:
         connection.execute(sa.select(schema.run)).all()
         played(ledger, "beside")
-    assert len(ledger.runs("p")) == 2
+    assert len(ledger.runs.newest("p")) == 2
 
 
 @pytest.fixture(scope="module")
@@ -222,7 +222,7 @@ def test_postgres_server_with_german_messages_is_migrated(german_server: str) ->
     with pytest.raises(sa.exc.ProgrammingError, match="existiert nicht"), sa.create_engine(url).connect() as connection:
         connection.execute(sa.text("SELECT * FROM nowhere"))
     played(Ledger.open(url), "r")
-    assert [row.run for row in Ledger.open(url).runs("p")] == ["r"]
+    assert [row.run for row in Ledger.open(url).runs.newest("p")] == ["r"]
 
 
 MOUNTS = """\
@@ -267,7 +267,7 @@ def test_ledger_that_is_open_reads_the_copy_that_was_restored_in_its_place(tmp_p
     for part in tmp_path.glob("a.db*"):
         part.unlink()
     (tmp_path / "copy.db").rename(file)
-    assert [row.run for row in ledger.runs("p")] == ["r1"]
+    assert [row.run for row in ledger.runs.newest("p")] == ["r1"]
 
 
 def test_ledger_url_is_shown_without_a_password_in_its_query() -> None:

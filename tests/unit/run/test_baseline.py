@@ -116,7 +116,7 @@ def place(tmp_path: Path, ledger_url: str) -> Place:
 
 
 def ran(place: Place, run: str, rows: int, verdict: str | None = "passed", **judgement: Any) -> None:
-    start = 10 * len(place.ledger.runs("p", limit=1000))
+    start = 10 * len(place.ledger.runs.newest("p", limit=1000))
     place.commit(run, split(start, start + 10), facts=[profile(rows)])
     if verdict is not None:
         place.ledger.decide("p", run, Judged(verdict=verdict, judgement=judgement))
@@ -129,7 +129,7 @@ def idle(place: Place, run: str) -> None:
 
 def volumes(place: Place, limit: int = 20) -> list[int]:
     """Return the rows of the runs with which the next one is compared, newest first."""
-    return [p.rows for p in place.ledger.accepted("p", before=1 << 40, limit=limit)]
+    return [p.rows for p in place.ledger.profiles.accepted("p", before=1 << 40, limit=limit)]
 
 
 def thousands(place: Place, count: int = 8) -> None:
@@ -165,11 +165,11 @@ def test_baseline_has_accepted_live_runs_that_stand_newest_first(place: Place) -
     accept(place.ledger, "p", "c", reason="Black Friday")
     assert volumes(place) == [19, 6, 3, 2, 1]
     assert volumes(place, limit=2) == [19, 6]
-    before = place.ledger.known_run("p", "b").sequence
-    assert [p.rows for p in place.ledger.accepted("p", before=before, limit=9)] == [1], "none that came later"
+    before = place.ledger.runs.known("p", "b").sequence
+    assert [p.rows for p in place.ledger.profiles.accepted("p", before=before, limit=9)] == [1], "none that came later"
     profiled = ["redriven", "then", "died", "retracted", "waits", *"fedcba"]
-    assert place.ledger.profiled("p", limit=20) == profiled
-    assert place.ledger.profiled("p", limit=20, standing=True) == [run for run in profiled if run != "retracted"]
+    assert place.ledger.profiles.runs("p", limit=20) == profiled
+    assert place.ledger.profiles.runs("p", limit=20, standing=True) == [run for run in profiled if run != "retracted"]
 
 
 def test_volume_of_a_run_after_a_held_one_is_no_fault(place: Place) -> None:
@@ -215,12 +215,12 @@ def test_new_normal_that_was_taken_back_is_none(place: Place, how: str) -> None:
     ran(place, "b", 2)
     ran(place, "odd", 3, "failed", **({"waits": [1, 9]} if how == "given up" else {}))
     accept(place.ledger, "p", "odd", reason="from now on", new_normal=True)
-    assert place.ledger.normal_since("p") == ("odd", "from now on")
+    assert place.ledger.profiles.normal_since("p") == ("odd", "from now on")
     if how == "given up":
         assert give_up(place.ledger, "p", "odd", reason="wrong after all") == (1, 9)
     else:
         take_back(place, "odd", 20, 22, batch=2)
-    assert place.ledger.normal_since("p") is None
+    assert place.ledger.profiles.normal_since("p") is None
     assert volumes(place) == [2, 1]
 
 
@@ -233,13 +233,13 @@ def test_new_normal_begins_with_a_run_of_any_verdict(place: Place) -> None:
     for _ in range(2):
         assert accept(place.ledger, "p", "drop", reason="a customer left", new_normal=True) == "failed"
     assert volumes(place) == [410, 400]
-    assert place.ledger.normal_since("p") == ("drop", "a customer left")
+    assert place.ledger.profiles.normal_since("p") == ("drop", "a customer left")
     assert [e["type"] for e in place.ledger.events("p")].count("NormalSet") == 1
     again = judged(place, history, "warn")
     assert (again.checks, again.note is not None) == ((), True)
     assert accept(place.ledger, "p", "warn", reason="and another", new_normal=True) == "warned"
     assert volumes(place) == [410]
-    assert place.ledger.account("p", "warn")["notes"] == ["what is normal begins with this run: and another"]
+    assert place.ledger.runs.account("p", "warn")["notes"] == ["what is normal begins with this run: and another"]
 
 
 def test_freshness_needs_no_baseline_and_judges_a_run_without_records_too(place: Place) -> None:
@@ -302,7 +302,7 @@ def test_baseline_is_found_among_ten_thousand_runs_at_once(place: Place) -> None
     message, many = profile(1000).as_dict(), 10_000
     engine = place.ledger._engine
     columns = ("kind", "recovery", "epoch", "state", "attempts", "opened_at", "closed_at", "notes", "topic_ids")
-    base = {name: getattr(place.ledger.known_run("p", "first"), name) for name in columns}
+    base = {name: getattr(place.ledger.runs.known("p", "first"), name) for name in columns}
     with engine.begin() as connection:
         start = 1 + connection.execute(sa.select(sa.func.max(schema.event.c.id))).scalar_one()
         runs, events = [], []

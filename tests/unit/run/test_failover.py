@@ -73,7 +73,7 @@ class World:
 
     @property
     def active(self) -> str:
-        return active_of(self.place.ledger.epoch("p").positions)
+        return active_of(self.place.ledger.offsets.epoch("p").positions)
 
     def make(self, prefix: str) -> None:
         for _ in range(self.chance.randint(1, 4)):
@@ -117,8 +117,8 @@ class World:
 
     def run(self, *, whole: bool = False) -> None:
         ledger, stream = self.place.ledger, f"{self.active}t"
-        epoch = ledger.epoch("p")
-        begin = ledger.reached("p").get(stream, {}).get(0, (epoch.positions or {}).get(stream, {}).get(0, 0))
+        epoch = ledger.offsets.epoch("p")
+        begin = ledger.offsets.reached("p").get(stream, {}).get(0, (epoch.positions or {}).get(stream, {}).get(0, 0))
         size = len(self.logs[self.active])
         end = size if whole else self.chance.randint(begin, size)
         if end > begin:
@@ -126,20 +126,20 @@ class World:
             self.process([OffsetRange(stream, 0, begin, end)], epoch=epoch.number, lossy=lossy)
 
     def redrive(self) -> None:
-        for item in [row.range for row in self.place.ledger.lost("p")]:
-            still = overlaps([item], [row.range for row in self.place.ledger.lost("p")])
+        for item in [row.range for row in self.place.ledger.offsets.lost("p")]:
+            still = overlaps([item], [row.range for row in self.place.ledger.offsets.lost("p")])
             if still:  # an earlier step may have brought it
                 self.process(still, epoch=REDRIVEN)
 
     def fail_over(self) -> None:
-        ledger, epoch = self.place.ledger, self.place.ledger.epoch("p")
+        ledger, epoch = self.place.ledger, self.place.ledger.offsets.epoch("p")
         to = "b" if self.active == "" else "a"
-        reached = {**(epoch.positions or {}), **ledger.reached("p")}
+        reached = {**(epoch.positions or {}), **ledger.offsets.reached("p")}
         answers = self.chance.random() < 0.7
         found = goes_to(
             load(self.place.file), epoch, to, reason="x", reached=reached, accounted=united(ledger, "p"),
             states=[self.state("b:" if to == "b" else "")], left=[self.state(self.active)] if answers else None,
-            seen=[], known_ids=ledger.topic_ids("p"),
+            seen=[], known_ids=ledger.runs.topic_ids("p"),
         )  # fmt: skip
         assert not found.truncated
         self.number += 1
@@ -176,9 +176,9 @@ def test_failover_in_any_order_writes_each_record_once(place: Place, seed: int) 
         world.run(whole=True)
     world.redrive()
     assert Counter(world.table) == Counter(range(world.made))
-    assert not place.ledger.lost("p")
+    assert not place.ledger.offsets.lost("p")
     report = audit(place.ledger, "p")
     assert not report.problems, report.problems
-    before = place.ledger.lost("p", state=None), place.ledger.entries("p")
+    before = place.ledger.offsets.lost("p", state=None), place.ledger.offsets.entries("p")
     place.ledger.rebuild()
-    assert (place.ledger.lost("p", state=None), place.ledger.entries("p")) == before
+    assert (place.ledger.offsets.lost("p", state=None), place.ledger.offsets.entries("p")) == before

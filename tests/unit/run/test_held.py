@@ -14,14 +14,14 @@ from tests.unit.run.conftest import take_back
 from sluice.errors import ConfigError, ExitCode, HeldError, LeaseHeldError, error_for_exit_code
 from sluice.ledger import REDRIVEN, UnknownRunError
 from sluice.ledger.events import BatchStarted, Judged, PipelineReset, VerdictAccepted, batch_committed
-from sluice.ledger.verdicts import LateDecision
+from sluice.ledger.verdicts import Decision, LateDecision
 from sluice.pipeline import load
 from sluice.ranges import LostRange
 from sluice.recovery import Route
-from sluice.run.decision import accept, check_unsettled, decided, give_up
+from sluice.run.decision import accept, check_unsettled, give_up
 from sluice.run.held import FRESHNESS, refuse_held, settling, surely_held, waiting
 from sluice.run.resetting import Reset
-from sluice.run.verdict import MASKED, faults, line, title, told, worse
+from sluice.run.verdict import MASKED, accepted_faults, faults, line, title, told, worse
 
 
 @pytest.fixture
@@ -35,6 +35,10 @@ def place(tmp_path: Path) -> Place:
 def gated(place: Place) -> Place:
     place.let_wait("a", "e")
     return place
+
+
+def said(decision: Decision | None) -> tuple[str, str] | None:
+    return None if decision is None else (decision.event, decision.reason)
 
 
 FAULT = {"expectation": "e", "column": "id", "scope": "slice", "success": False}
@@ -73,9 +77,9 @@ def test_failed_verdict_holds_until_it_is_accepted(place: Place, name: str) -> N
     refuse_held(place.ledger, load(str(place.file)), "next")
     events = [e["payload"] for e in place.ledger.events("p") if e["type"] == "VerdictAccepted"]
     assert events == [{"verdict": name, "reason": "known gap"}]
-    before = place.ledger.account("p", "b")
+    before = place.ledger.runs.account("p", "b")
     place.ledger.rebuild()
-    assert (place.ledger.account("p", "b"), place.holds()) == (before, None)
+    assert (place.ledger.runs.account("p", "b"), place.holds()) == (before, None)
     place.judged("c", "failed", 10)
     assert place.holds() == "c", "only that run was accepted"
 
@@ -131,7 +135,7 @@ def test_held_pipeline_names_a_retraction_only_if_it_is_possible(place: Place, k
 def test_held_pipeline_goes_on_after_a_retraction_of_all_rows(place: Place, upto: int, held: str | None) -> None:
     place.judged("a", "failed")
     take_back(place, "a", 0, upto)
-    assert [row.range for row in place.ledger.lost("p")] == [span(0, upto)]
+    assert [row.range for row in place.ledger.offsets.lost("p")] == [span(0, upto)]
     assert place.holds() == held
     place.commit("a", split(5, 10))
     again(place, "a")
@@ -186,7 +190,7 @@ def test_hold_ends_by_a_reset_if_what_was_judged_is_gone(place: Place, truncated
 def test_verdict_holds_whatever_becomes_of_later_attempts(place: Place) -> None:
     place.judged("a", "failed")
     again(place, "a")
-    assert place.ledger.known_run("p", "a").verdict is None
+    assert place.ledger.runs.known("p", "a").verdict is None
     assert place.holds() == "a"
     assert "run 'a'" in refused(place, "b", driver=True).what
     refuse_held(place.ledger, load(str(place.file)), "a", driver=True)
@@ -204,7 +208,7 @@ def test_verdict_holds_whatever_becomes_of_later_attempts(place: Place) -> None:
 @pytest.mark.parametrize("decide", [accept, give_up])
 def test_waiting_batch_holds_other_runs_until_a_decision(gated: Place, decide: Callable[..., object]) -> None:
     def waits() -> tuple[int, int] | None:
-        return waiting(gated.ledger, "p", gated.ledger.known_run("p", "a"))
+        return waiting(gated.ledger, "p", gated.ledger.runs.known("p", "a"))
 
     assert (gated.holds(), waits()) == ("a", (1, 1))
     refuse_held(gated.ledger, load(str(gated.file)), "a")
@@ -214,7 +218,7 @@ def test_waiting_batch_holds_other_runs_until_a_decision(gated: Place, decide: C
     again(gated, "a")
     assert (gated.holds(), waits()) == ("a", (1, 1))
     decide(gated.ledger, "p", "a", reason="x")
-    assert gated.ledger.settled_batch("p", 1, 1) is not None
+    assert gated.ledger.verdicts.decision("p", 1, 1) is not None
     assert gated.holds() is None
     again(gated, "a")
     assert gated.holds() is None
@@ -225,7 +229,7 @@ def test_lost_offsets_of_a_batch_that_was_given_up_are_found_by_its_run(gated: P
     gated.ends["sluice:p:1"] = 0
     gated.commit("b", split(5, 9, lost=4), lost=[LostRange(span(5, 9), "retracted: wrong")])
     gated.commit("c", split(9, 12, lost=3), lost=[LostRange(span(9, 12), "poison")])
-    found = {run: [row.range for row in gated.ledger.lost("p", run_id=run)] for run in ("a", "b", "c")}
+    found = {run: [row.range for row in gated.ledger.offsets.lost("p", run_id=run)] for run in ("a", "b", "c")}
     assert found == {"a": [span(5, 9)], "b": [span(5, 9)], "c": [span(9, 12)]}
 
 
@@ -240,7 +244,9 @@ def test_accepted_faults_are_on_record(gated: Place) -> None:
     assert twice == {"e on id (slice)": 1007}, "with other bounds, say: none hides another"
     verdict(gated, "a", **judgement, waits=[1, 1])
     accept(gated.ledger, "p", "a", reason="x")
-    assert gated.ledger.accepted_faults("p", 1, 1) == faults(judgement)
+    found = gated.ledger.verdicts.decision("p", 1, 1)
+    assert found is not None
+    assert found.faults == accepted_faults([found]) == faults(judgement)
 
 
 def test_accept_refuses_a_run_without_a_failed_verdict_and_a_redrive_for_the_new_normal(place: Place) -> None:
@@ -261,21 +267,21 @@ def test_accept_refuses_a_run_without_a_failed_verdict_and_a_redrive_for_the_new
 
 def test_waiting_batch_is_accepted_or_given_up_and_the_last_word_counts(gated: Place) -> None:
     ledger = gated.ledger
-    assert ledger.settled_batch("p", 1, 1) is None
+    assert ledger.verdicts.decision("p", 1, 1) is None
     for _ in range(2):
         assert give_up(ledger, "p", "a", reason="wrong") == (1, 1)
-    assert ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
+    assert said(ledger.verdicts.decision("p", 1, 1)) == ("BatchGivenUp", "wrong")
     assert gated.holds() is None
     accept(ledger, "p", "a", reason="right after all")
-    assert ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "right after all")
-    assert ledger.settled_batch("p", 1, 0) is None
-    assert ledger.account("p", "a")["notes"] == [
+    assert said(ledger.verdicts.decision("p", 1, 1)) == ("VerdictAccepted", "right after all")
+    assert ledger.verdicts.decision("p", 1, 0) is None
+    assert ledger.runs.account("p", "a")["notes"] == [
         "batch 1 was given up: wrong", "the verdict failed was accepted: right after all"
     ]  # fmt: skip
     gated.commit("b", split(5, 10))
     gated.ends["sluice:p:1"] = 0
     gated.commit("b", split(5, 10))
-    assert waiting(gated.ledger, "p", gated.ledger.known_run("p", "a")) is None, "another run published it"
+    assert waiting(gated.ledger, "p", gated.ledger.runs.known("p", "a")) is None, "another run published it"
     assert give_up(ledger, "p", "a", reason="too late") is None
 
 
@@ -290,7 +296,7 @@ def test_acceptance_does_not_cover_more_faults_of_a_later_run(gated: Place) -> N
     gated.let_wait("c", "e")
     assert gated.holds() == "c", "it was judged since the decision"
     assert accept(gated.ledger, "p", "b", reason="c found no more than b") == "failed"
-    assert (gated.holds(), gated.ledger.is_decided("p", "c")) == (None, True)
+    assert (gated.holds(), gated.ledger.verdicts.is_decided("p", "c")) == (None, True)
 
 
 def test_decision_on_a_batch_waits_for_the_run_at_work(gated: Place) -> None:
@@ -298,7 +304,7 @@ def test_decision_on_a_batch_waits_for_the_run_at_work(gated: Place) -> None:
         for decide in (accept, give_up):
             with pytest.raises(LeaseHeldError, match="at work"):
                 decide(gated.ledger, "p", "a", reason="x")
-    assert gated.ledger.settled_batch("p", 1, 1) is None
+    assert gated.ledger.verdicts.decision("p", 1, 1) is None
     gated.judged("b", "failed", 10, epoch=2)
     with gated.ledger.acquire("p", "at work"):
         assert accept(gated.ledger, "p", "b", reason="no batch of it waits") == "failed"
@@ -308,21 +314,23 @@ def test_decision_is_found_behind_many_others(gated: Place) -> None:
     give_up(gated.ledger, "p", "a", reason="wrong")
     for _ in range(120):
         gated.ledger.decide("p", "old", VerdictAccepted(verdict="failed", reason="x"))
-    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong")
-    assert gated.ledger.settled_of("p", ["a"]) == []
+    assert said(gated.ledger.verdicts.decision("p", 1, 1)) == ("BatchGivenUp", "wrong")
+    assert gated.ledger.verdicts.settled_of("p", ["a"]) == []
 
 
 def test_decision_on_a_batch_settles_each_verdict_that_waits_for_it(gated: Place) -> None:
     accept(gated.ledger, "p", "a", reason="fine")
     gated.let_wait("b", "e", "f")
-    assert (gated.holds(), gated.ledger.is_decided("p", "b")) == ("b", False)
+    assert (gated.holds(), gated.ledger.verdicts.is_decided("p", "b")) == ("b", False)
     for run in "ab":
         assert give_up(gated.ledger, "p", run, reason=f"wrong, by {run}") == (1, 1)
-        assert (gated.holds(), gated.ledger.is_decided("p", "b")) == (None, True), "whichever run it was called by"
-    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "wrong, by a")
+        assert (gated.holds(), gated.ledger.verdicts.is_decided("p", "b")) == (None, True), (
+            "whichever run it was called by"
+        )
+    assert said(gated.ledger.verdicts.decision("p", 1, 1)) == ("BatchGivenUp", "wrong, by a")
     for decide, run in ((accept, "b"), (give_up, "a"), (accept, "b")):
         decide(gated.ledger, "p", run, reason="again")
-    assert gated.ledger.settled_batch("p", 1, 1) == ("VerdictAccepted", "again"), "the last word counts"
+    assert said(gated.ledger.verdicts.decision("p", 1, 1)) == ("VerdictAccepted", "again"), "the last word counts"
 
 
 @pytest.mark.parametrize("published", [True, False])
@@ -342,7 +350,7 @@ def test_retraction_and_acceptance_refuse_a_run_whose_batch_waits_no_more(gated:
         with pytest.raises(ConfigError, match="batch 1 of run 'a'") as caught:
             accept(gated.ledger, "p", "a", reason="fine")
         assert "sluice redrive p" in caught.value.next_step
-        assert gated.ledger.acceptance("p", "a") is None
+        assert gated.ledger.verdicts.acceptance("p", "a") is None
 
 
 def test_batch_published_by_a_dead_driver_before_it_was_given_up_is_published(gated: Place) -> None:
@@ -352,10 +360,10 @@ def test_batch_published_by_a_dead_driver_before_it_was_given_up_is_published(ga
     assert give_up(gated.ledger, "p", "a", reason="wrong") == (1, 1)
     with gated.ledger.acquire("p", "next") as lease:  # it finds the batch in the sink
         gated.ledger.record(lease, *batch_committed(1, 1, [split(5, 9)]), run_id="pub")
-    assert gated.ledger.settled_of("p", ["pub"]) == [((1, 1), "VerdictAccepted", "fine")]
+    assert [said(each) for each in gated.ledger.verdicts.settled_of("p", ["pub"])] == [("VerdictAccepted", "fine")]
     for runs in (["pub"], None):
-        assert gated.ledger.too_late("p", runs) == [LateDecision((1, 1), "pub", "BatchGivenUp", "wrong")]
-    assert gated.ledger.too_late("p", ["a"]) == []
+        assert gated.ledger.verdicts.too_late("p", runs) == [LateDecision((1, 1), "pub", "BatchGivenUp", "wrong")]
+    assert gated.ledger.verdicts.too_late("p", ["a"]) == []
     with pytest.raises(ConfigError, match="run 'pub'") as caught:
         check_unsettled(gated.ledger, "p", "a")
     assert "sluice retract p pub --reason TEXT" in caught.value.next_step
@@ -371,9 +379,9 @@ def test_batch_left_out_by_a_dead_driver_before_it_was_accepted_is_lost(gated: P
         give_up(gated.ledger, "p", "a", reason="no")
     with gated.ledger.acquire("p", "next") as lease:
         gated.ledger.record(lease, *batch_committed(1, 1, [split(5, 9, lost=4)]), run_id="out")
-    assert gated.ledger.settled_of("p", ["out"]) == [((1, 1), "BatchGivenUp", "wrong")]
+    assert [said(each) for each in gated.ledger.verdicts.settled_of("p", ["out"])] == [("BatchGivenUp", "wrong")]
     late = [LateDecision((1, 1), "out", "VerdictAccepted", "fine")] if last == "accepted" else []
-    assert gated.ledger.too_late("p") == late
+    assert gated.ledger.verdicts.too_late("p") == late
     with pytest.raises(ConfigError, match=r"batch 1 of run 'a' .*\(wrong\)"):
         accept(gated.ledger, "p", "a", reason="fine")
     with pytest.raises(ConfigError, match="given up"):
@@ -383,12 +391,12 @@ def test_batch_left_out_by_a_dead_driver_before_it_was_accepted_is_lost(gated: P
 def test_decision_on_other_records_is_void(gated: Place) -> None:
     """After a power cut Spark may plan another batch under the number, which is judged again."""
     give_up(gated.ledger, "p", "a", reason="wrong")
-    assert decided(gated.ledger, "p", (1, 1), [span(5, 9)]) == ("BatchGivenUp", "wrong")
-    assert decided(gated.ledger, "p", (1, 1), [span(5, 12)]) is None
+    assert said(gated.ledger.verdicts.decision("p", 1, 1, of=[span(5, 9)])) == ("BatchGivenUp", "wrong")
+    assert gated.ledger.verdicts.decision("p", 1, 1, of=[span(5, 12)]) is None
     gated.let_wait("a", "e")
     assert gated.holds() == "a"
     give_up(gated.ledger, "p", "a", reason="still wrong")
-    assert gated.ledger.settled_batch("p", 1, 1) == ("BatchGivenUp", "still wrong")
+    assert said(gated.ledger.verdicts.decision("p", 1, 1)) == ("BatchGivenUp", "still wrong")
 
 
 RESULT: dict[str, Any] = {

@@ -148,4 +148,4 @@ def test_refused_redrive_starts_no_driver(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(LocalProcess, "start", lambda *_: pytest.fail("a driver was started"))
     assert run_cli(monkeypatch, "redrive", str(loaded(tmp_path, base="dedupe").file), *options.split()) == 10
-    assert not Ledger.open().runs("p", limit=1), "a run that could not be was recorded"
+    assert not Ledger.open().runs.newest("p", limit=1), "a run that could not be was recorded"

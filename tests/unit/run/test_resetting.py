@@ -175,11 +175,11 @@ def test_reset_names_truncate_for_windows_that_no_interval_makes_again() -> None
 
 def carried_out(place: Place, begin: str, *, truncate: bool = False, zero: int = 20) -> None:
     """Reset as the run does: the rows leave, and the ledger has it, twice as after a crash."""
-    ledger, now = place.ledger, place.ledger.epoch("p")
+    ledger, now = place.ledger, place.ledger.offsets.epoch("p")
     states = [there((0, zero), (0, 8), topic_id="")]
     found = plan(
         load(place.file), now, reason="x", begin=asked(begin, states, {}), truncate=truncate,
-        reached=ledger.reached("p"), accounted=united(ledger, "p"), states=states, known_ids={},
+        reached=ledger.offsets.reached("p"), accounted=united(ledger, "p"), states=states, known_ids={},
     )  # fmt: skip
     if truncate:
         place.sink, place.quarantine = [], []
@@ -191,9 +191,9 @@ def carried_out(place: Place, begin: str, *, truncate: bool = False, zero: int =
 
 def test_reset_to_a_later_start_balances(story: Place) -> None:
     carried_out(story, "latest", zero=25)
-    assert story.ledger.epoch("p") == Epoch(3, Route.DIRECT, {"t": {0: 25, 1: 8}})
-    assert span(20, 25) in [row.range for row in story.ledger.lost("p")]
-    assert story.ledger.account("p", "reset 2")["lost"] == 5
+    assert story.ledger.offsets.epoch("p") == Epoch(3, Route.DIRECT, {"t": {0: 25, 1: 8}})
+    assert span(20, 25) in [row.range for row in story.ledger.offsets.lost("p")]
+    assert story.ledger.runs.account("p", "reset 2")["lost"] == 5
     assert proved(story) == []
     story.commit("e", split(25, 30), epoch=3)
     story.sink += rows("e", *range(25, 30))
@@ -203,10 +203,14 @@ def test_reset_to_a_later_start_balances(story: Place) -> None:
 
 
 def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
-    before = story.ledger.account("p", "a")["written"]
+    before = story.ledger.runs.account("p", "a")["written"]
     carried_out(story, "earliest", truncate=True)
-    assert (story.ledger.lost("p", state=None), story.ledger.entries("p"), story.ledger.base("p")) == ([], [], 3)
-    assert story.ledger.account("p", "a")["written"] == before, "what it did stays on record"
+    assert (
+        story.ledger.offsets.lost("p", state=None),
+        story.ledger.offsets.entries("p"),
+        story.ledger.offsets.resets("p").base,
+    ) == ([], [], 3)
+    assert story.ledger.runs.account("p", "a")["written"] == before, "what it did stays on record"
     assert proved(story) == []
     story.commit("e", split(0, 20), split(0, 8, 1), epoch=3)
     story.sink = [*rows("e", *range(20)), *rows("e", *range(8), partition=1)]
@@ -214,7 +218,7 @@ def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
     assert story.ledger.rebuild()
     assert proved(story) == []
     carried_out(story, "latest", truncate=True)
-    assert sorted(row.range for row in story.ledger.lost("p")) == [span(0, 20), span(0, 8, 1)]
+    assert sorted(row.range for row in story.ledger.offsets.lost("p")) == [span(0, 20), span(0, 8, 1)]
     assert proved(story) == []
     story.commit("g", split(4, 6), epoch=REDRIVEN, redriven=Redriven(of="lost"))
     story.sink = rows("g", 4, 5)
@@ -224,7 +228,7 @@ def test_reset_with_truncate_begins_a_new_account(story: Place) -> None:
 
 def test_reset_with_truncate_keeps_redrives_after_it_from_a_retraction_before_it(story: Place) -> None:
     take_back(story, "c", 16, 17, epoch=REDRIVEN)
-    assert story.ledger.retracted_from("p")
+    assert story.ledger.offsets.retracted_from("p")
     carried_out(story, "earliest", truncate=True)
-    assert story.ledger.retracted_from("p") == {}
-    assert len(story.ledger.retractions("p", "back")) == 1
+    assert story.ledger.offsets.retracted_from("p") == {}
+    assert len(story.ledger.offsets.retractions("p", "back")) == 1

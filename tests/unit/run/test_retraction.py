@@ -47,7 +47,7 @@ def retract(place: Place, run: str, **chosen: Any) -> list[Part]:
 
 def redrive(place: Place, run: str, chance: random.Random) -> None:
     """Redrive some open ranges: an offset is written, refused, or filtered."""
-    spans = [row.range for row in place.ledger.lost("p")]
+    spans = [row.range for row in place.ledger.offsets.lost("p")]
     accounts = []
     for item in chance.sample(spans, chance.randrange(len(spans) + 1)):
         outcomes = [chance.choice(("written", "written", "quarantined", "filtered")) for _ in range(len(item))]
@@ -71,13 +71,13 @@ def unquarantine(place: Place, run: str, chance: random.Random) -> None:
 def test_retraction_of_a_run_opens_its_offsets(story: Place) -> None:
     (part,) = retract(story, "x", run_id="b", ranges=())[:1]
     assert (part.written, part.ranges) == (5, (span(10, 15),))
-    assert {(r.range, r.state, r.run, r.reason) for r in story.ledger.lost("p") if r.reason != "poison"} == {
+    assert {(r.range, r.state, r.run, r.reason) for r in story.ledger.offsets.lost("p") if r.reason != "poison"} == {
         (span(10, 15), "open", "b", "retracted: wrong currency"),
         (span(5, 8, 1), "open", "b", "retracted: wrong currency"),
     }
-    assert story.ledger.account("p", "b")["written"] == 0
-    assert story.ledger.account("p", "x")["retracted"] == {"written": 8, "opened": 8}
-    (notes,) = [r.notes for r in story.ledger.runs("p") if r.run == "b"]
+    assert story.ledger.runs.account("p", "b")["written"] == 0
+    assert story.ledger.runs.account("p", "x")["retracted"] == {"written": 8, "opened": 8}
+    (notes,) = [r.notes for r in story.ledger.runs.newest("p") if r.run == "b"]
     assert notes == ["run x retracted 8 offsets: wrong currency"]
     assert proved(story) == []
     assert retract(story, "y", run_id="b") == []
@@ -88,14 +88,14 @@ def test_retraction_takes_back_a_run_whose_rows_were_deleted(story: Place, delet
     """Else the rest of it would count as written for good, and hold a pipeline that its verdict holds."""
     story.sink = [row for row in story.sink if row[1] != 0 or row[2] not in deleted]
     (part, *_) = retract(story, "x", run_id="b", ranges=())
-    assert (part.written, part.ranges, story.ledger.account("p", "b")["written"]) == (5, (span(10, 15),), 0)
+    assert (part.written, part.ranges, story.ledger.runs.account("p", "b")["written"]) == (5, (span(10, 15),), 0)
     assert proved(story) == []
 
 
 def test_retraction_of_a_run_leaves_rows_of_its_redrives(story: Place) -> None:
     assert [part.ranges for part in retract(story, "x", run_id="c")] == [(span(16, 17), span(18, 19))]
     assert [part.ranges for part in retract(story, "y", run_id="d")] == [(span(4, 5),), (span(17, 18),)]
-    assert sorted(r.range for r in story.ledger.lost("p")) == [
+    assert sorted(r.range for r in story.ledger.offsets.lost("p")) == [
         span(4, 5), span(15, 16), span(16, 17), span(17, 18), span(18, 19), span(19, 20)
     ]  # fmt: skip
     assert proved(story) == []
@@ -118,15 +118,15 @@ def test_audit_balances_after_retractions_and_redrives_in_any_order(story: Place
         elif what == 1:
             unquarantine(story, run, chance)
         elif what == 2:
-            retract(story, run, run_id=chance.choice(story.ledger.runs("p", limit=100)).run)
+            retract(story, run, run_id=chance.choice(story.ledger.runs.newest("p", limit=100)).run)
         else:
             start = chance.randrange(18)
             retract(story, run, ranges=[span(start, start + chance.randrange(1, 9))])
         assert audit(story.ledger, "p").problems == []
     assert proved(story) == []
-    before = story.ledger.lost("p", state=None), story.ledger.entries("p")
+    before = story.ledger.offsets.lost("p", state=None), story.ledger.offsets.entries("p")
     story.ledger.rebuild()
-    assert (story.ledger.lost("p", state=None), story.ledger.entries("p")) == before
+    assert (story.ledger.offsets.lost("p", state=None), story.ledger.offsets.entries("p")) == before
 
 
 def test_audit_finds_a_second_redrive_of_a_retraction(story: Place) -> None:
@@ -156,6 +156,6 @@ def test_retraction_does_not_open_an_acknowledged_loss(story: Place) -> None:
     with story.ledger.acquire("p", "ack") as lease:
         story.ledger.record(lease, loss)
     retract(story, "x", run_id="b")
-    assert [r.range for r in story.ledger.lost("p", state="acknowledged")] == [span(15, 16)]
+    assert [r.range for r in story.ledger.offsets.lost("p", state="acknowledged")] == [span(15, 16)]
     story.commit("l", split(20, 23, written=2, lost=1), epoch=2, lost=[lost(22, 23)])
     assert audit(story.ledger, "p").balanced

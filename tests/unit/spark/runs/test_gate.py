@@ -97,4 +97,4 @@ def test_gate_gives_no_verdict_when_spark_ends(place: Place) -> None:
     spark.range.side_effect = ConnectionRefusedError("Connection refused")
     with attempt(place.ledger, "r") as lease, pytest.raises(EngineError):
         gate(place, "r", "Connection refused").admit(lease, spark, WRITER, batch(split(0, 5)), (1, 0))
-    assert place.ledger.known_run("p", "r").verdict is None
+    assert place.ledger.runs.known("p", "r").verdict is None

@@ -132,9 +132,9 @@ def test_reconcile_enters_unknown_batches_under_the_run_that_wrote_them(pipe: Pi
     assert pipe.quarantined() == [], "the driver died before it"
     pipe.reconcile()
     assert pipe.quarantined() == [27, 28, 29]
-    assert pipe.ledger.accounts("p") == [pipe.account(0), pipe.account(1), pipe.account(2, refused=3)]
-    assert pipe.ledger.known_run("p", "dead").state == "abandoned"
-    assert pipe.ledger.account("p", "dead")["quarantined"] == 3
+    assert pipe.ledger.offsets.accounts("p") == [pipe.account(0), pipe.account(1), pipe.account(2, refused=3)]
+    assert pipe.ledger.runs.known("p", "dead").state == "abandoned"
+    assert pipe.ledger.runs.account("p", "dead")["quarantined"] == 3
     events = pipe.ledger.events("p")
     pipe.reconcile()
     assert (pipe.ledger.events("p"), pipe.quarantined()) == (events, [27, 28, 29]), "twice is as once"
@@ -191,11 +191,11 @@ def test_reconcile_loses_refused_records_that_are_gone_only_with_forgo_and_once(
         killed.setattr(reconciling, "point", mock.Mock(side_effect=KeyboardInterrupt))  # behind the quarantine
         with pytest.raises(KeyboardInterrupt):
             pipe.reconcile(forgo=True)
-    assert pipe.ledger.accounts("p") == []
+    assert pipe.ledger.offsets.accounts("p") == []
     pipe.reconcile(forgo=True)
-    (account,) = pipe.ledger.accounts("p")
+    (account,) = pipe.ledger.offsets.accounts("p")
     assert account.counts == Counts(written=8, lost=2)
-    assert [row.range for row in pipe.ledger.lost("p")] == [span(8, 10)]
+    assert [row.range for row in pipe.ledger.offsets.lost("p")] == [span(8, 10)]
     assert any("2 were removed" in str(event) for event in pipe.ledger.events("p"))
 
 
@@ -213,8 +213,8 @@ def test_reconcile_opens_the_epoch_after_one_that_a_dead_driver_closed(pipe: Pip
     to = {"epoch": 2, "lineage": "log", "positions": {"t": {"0": 10}}}
     assert pipe.tables.sink.commit(NOTHING, SCHEMA, 1, {"run": "dead", "accounts": [], HANDOVER: to})
     pipe.reconcile()
-    assert pipe.ledger.epoch("p") == Epoch(2, Route.LOG, {"t": {0: 10}})
-    assert pipe.ledger.accounts("p") == [pipe.account(0)]
+    assert pipe.ledger.offsets.epoch("p") == Epoch(2, Route.LOG, {"t": {0: 10}})
+    assert pipe.ledger.offsets.accounts("p") == [pipe.account(0)]
 
 
 def sealed(pipe: Pipe, batch: int) -> None:
@@ -228,8 +228,8 @@ def test_reconcile_enters_batches_of_the_log_whether_the_sink_has_them_or_not(tm
         sealed(pipe, batch)
     pipe.stand(2, 1, held=1, known=0)
     pipe.reconcile()
-    assert pipe.ledger.last_sealed("p", 1) == 1
-    assert pipe.ledger.accounts("p") == [pipe.account(0)]
+    assert pipe.ledger.offsets.last_sealed("p", 1) == 1
+    assert pipe.ledger.offsets.accounts("p") == [pipe.account(0)]
 
 
 def test_reconcile_refuses_a_sink_that_is_ahead_of_the_log(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_reconcile_refuses_a_sink_that_is_ahead_of_the_log(tmp_path: Path) -> No
     pipe.stand(2, 1, held=2, known=0)
     with pytest.raises(CheckpointError, match=r"batch 1, .* log .* 0"):
         pipe.reconcile()
-    assert pipe.ledger.accounts("p") == []
+    assert pipe.ledger.offsets.accounts("p") == []
 
 
 @pytest.mark.parametrize(

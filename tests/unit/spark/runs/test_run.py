@@ -86,7 +86,7 @@ def test_run_of_another_kind_does_not_take_the_id_of_a_run_with_a_verdict(place:
     place.ledger.decide("p", "a", Judged(verdict="failed", judgement={"reasons": ["x"]}))
     with pytest.raises(ConfigError, match="'a'"):
         Retraction(context(place)).execute()
-    row = place.ledger.known_run("p", "a")
+    row = place.ledger.runs.known("p", "a")
     assert (row.kind, row.verdict) == ("live", "failed")
 
 
@@ -101,10 +101,10 @@ def test_run_that_never_began_leaves_the_former_verdict(place: Place, run: str, 
     place.ledger.decide("p", run, Judged(verdict=verdict, judgement={"reasons": ["x"]}))
     with pytest.raises(SourceUnreachableError):
         Unlucky(context(place, run)).execute()
-    row = place.ledger.known_run("p", run)
+    row = place.ledger.runs.known("p", run)
     assert (row.verdict, row.state) == (kept, "failed")
     assert (row.error or {})["exit_code"] == 20
-    assert place.ledger.unjudged("p", "live") == []
+    assert place.ledger.verdicts.unjudged("p", "live") == []
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_run_verdict_of_gated_batches_is_not_that_of_rows_that_were_not_judged(
     judge.name = "s"
     account = Gated(context(place, "own", judge=judge)).execute()
     assert [call.args[3] for call in judge.settle.call_args_list] == [["unjudged"]]
-    assert tuple(place.ledger.known_run("p", run).verdict for run in ("unjudged", "died", "own")) == verdicts
+    assert tuple(place.ledger.runs.known("p", run).verdict for run in ("unjudged", "died", "own")) == verdicts
     assert account["verdict"] == verdicts[-1]
     if error is not None:
         (reason,) = account["reasons"]
@@ -175,7 +175,7 @@ def test_run_logs_the_traceback_of_a_query_that_ends_with_an_unexpected_error(
 def test_batch_is_as_large_as_memory_and_pace_allow(
     base: str, arrow: bool, wanted: int | None, paces: list[tuple[int, float]], limit: int
 ) -> None:
-    ledger = SimpleNamespace(paces=lambda *_, **__: paces)
+    ledger = SimpleNamespace(runs=SimpleNamespace(paces=lambda *_, **__: paces))
     context: Any = SimpleNamespace(pipeline=modelled(base=base), ledger=ledger)
     nothing = cast(Any, None)
     made = MicroBatches(context, nothing, nothing, nothing, nothing, [], nothing, wanted)
