@@ -10,13 +10,14 @@ from datetime import timedelta
 from functools import cache
 from itertools import pairwise
 from typing import Annotated, Any, get_args
+from urllib.parse import unquote
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 from pydantic_core import PydanticCustomError
 from pydantic_core.core_schema import ModelSchema, TimedeltaSchema
 
-from sluice.storage import has_secret, is_url
+from sluice.storage import ESCAPED, has_secret, is_url
 
 __all__ = [
     "DELETED",
@@ -209,6 +210,9 @@ Location = Annotated[str, Field(min_length=1), AfterValidator(_open)]
 
 def _place(path: str) -> str:
     if not is_url(path):
+        if escaped := ESCAPED.search(path):
+            other = unquote(escaped[0])
+            raise ValueError(f"{path!r} has {escaped[0]}, which delta-rs reads as {other!r}: name it without")
         return path
     _open(path)
     rest = path.partition("://")[2].rstrip("/")

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
+from urllib.parse import unquote
 
 from sluice.errors import ConfigError
 from sluice.shipped import base
-from sluice.storage import is_url
+from sluice.storage import ESCAPED, is_url
 
 __all__ = ["Home"]
 
@@ -31,7 +32,8 @@ class Home:
         Raises
         ------
         ConfigError
-            If it is a URL: Data Docs and the SQLite ledger are files.
+            If it is a URL: Data Docs and the SQLite ledger are files. If it has a percent sign before two hex digits:
+            delta-rs would look for tables elsewhere.
         """
         raw = os.environ.get("SLUICE_HOME") or "var"
         if is_url(raw):
@@ -40,7 +42,14 @@ class Home:
                 state="nothing was read or written",
                 next_step="name a folder that all machines share; a sink's path in the pipeline file may be a URL",
             )
-        return cls(str((base() / os.path.expanduser(raw)).resolve()))
+        root = str((base() / os.path.expanduser(raw)).resolve())
+        if found := ESCAPED.search(root):
+            raise ConfigError(
+                f"SLUICE_HOME {root} has {found[0]}, which delta-rs reads as {unquote(found[0])!r}",
+                state="nothing was read or written",
+                next_step="name a folder without it",
+            )
+        return cls(root)
 
     def create(self) -> None:
         """Create the home and the folders that keep records, for this user alone. Existing ones stay as they are.

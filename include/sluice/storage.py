@@ -14,6 +14,7 @@ from sluice.errors import AuthorizationError, ConfigError, SinkError, SluiceErro
 
 __all__ = [
     "DENIALS",
+    "ESCAPED",
     "file_system",
     "has_secret",
     "in_arrows_reach",
@@ -38,6 +39,10 @@ _SECRET = re.compile(
     r"|-D\S*(password|passwd|pwd|secret|token)\S*=|-D(\S*[._-])?pw=",
     re.IGNORECASE,
 )
+
+
+ESCAPED = re.compile("%[0-9a-fA-F]{2}")
+"""A character that delta-rs reads as another one, in a local path, too."""
 
 
 def has_secret(text: str) -> bool:

@@ -39,15 +39,21 @@ def checked_run(run_id: str) -> str:
     Raises
     ------
     ConfigError
-        If it is empty, too long, or contains a character that is not printable.
+        If it is empty, too long, contains a character that is not printable, or begins with a hyphen: to commands it
+        would be an option.
     """
-    if 0 < len(run_id) <= LONGEST_RUN and run_id.isprintable():
+    if not run_id.isprintable():
+        what = "has characters that are not printable"
+    elif not 0 < len(run_id) <= LONGEST_RUN:
+        what = f"has {len(run_id)} characters"
+    elif run_id.startswith("-"):
+        what = "begins with a hyphen"
+    else:
         return run_id
-    what = f"has {len(run_id)} characters" if run_id.isprintable() else "has characters that are not printable"
     raise ConfigError(
         f"the run id {run_id[:80]!a}{'…' if len(run_id) > 80 else ''} {what}",
         state="nothing was read or written",
-        next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters",
+        next_step=f"give it an id of 1 to {LONGEST_RUN} printable characters, of which the first is no hyphen",
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -164,7 +165,7 @@ def _read(folder: Path | None, *, below: bool = False) -> Iterator[tuple[Path, D
                 ConfigError(
                     f"{relative(path)} cannot be read: {described(error)}",
                     state="nothing was read or written",
-                    next_step=f"fix it, then: sluice validate-spec {relative(path)}",
+                    next_step=f"fix it, then: sluice validate-spec {shlex.quote(relative(path))}",
                 ),
             )
 
@@ -226,7 +227,7 @@ def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
             raise ConfigError(
                 f"{relative(spec.file)}: airflow.{key}: {target} is neither a function nor a notifier",
                 state="nothing was read or written",
-                next_step=f"name a callable, then: sluice validate-spec {relative(spec.file)}",
+                next_step=f"name a callable, then: sluice validate-spec {shlex.quote(relative(spec.file))}",
             )
         found.append(function)
     return found
@@ -292,7 +293,7 @@ def _checked(dag: DAG, spec: Pipeline) -> DAG:
         raise ConfigError(
             f"{relative(spec.file)} does not make a DAG: {error}",
             state="nothing was read or written",
-            next_step=f"fix it, then: sluice validate-spec {relative(spec.file)}",
+            next_step=f"fix it, then: sluice validate-spec {shlex.quote(relative(spec.file))}",
         ) from error
     return dag
 

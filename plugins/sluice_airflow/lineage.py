@@ -19,7 +19,7 @@ from sluice.kinds import kind_of
 from sluice.ledger import Ledger, UnknownRunError
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.sections import Sink
-from sluice.ranges import joined
+from sluice.ranges import Positions, joined
 from sluice.sources.clusters import bare
 from sluice_airflow import connections
 from sluice_airflow.sink import version_of
@@ -67,8 +67,10 @@ def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     for stream in streams or sorted({r.topic for r in ranges}):
         read = [{"partition": r.partition, "start": r.start, "end": r.end} for r in ranges if r.topic == stream]
         facets = {"sluice_ranges": SluiceRangesFacet(ranges=read)} if read else {}
+        # of a run that read nothing, the cluster that it asked
+        positions = {stream: {}} if ranges else ledger.offsets.epoch(pipeline.name).positions
         inputs.append(
-            InputDataset(namespace=_source(pipeline, stream), name=_bare(pipeline, stream), inputFacets=facets)
+            InputDataset(namespace=_source(pipeline, positions), name=_bare(pipeline, stream), inputFacets=facets)
         )
     written: dict[str, OutputDatasetFacet] = {}
     if account and pipeline.rows in (Rows.ONE, Rows.FILTER):  # each written offset is one row
@@ -98,11 +100,11 @@ def of_validate(pipeline: Pipeline, judgement: Mapping[str, Any]) -> OperatorLin
     return OperatorLineage(inputs=[InputDataset(**_sink(pipeline), inputFacets=facets)])
 
 
-def _source(pipeline: Pipeline, stream: str) -> str:
+def _source(pipeline: Pipeline, positions: Positions | None) -> str:
     kafka = pipeline.source.kafka
     if kafka is None:
         return f"x-sluice://{pipeline.source.key}"
-    return _cluster(kafka.at({stream: {}}).active)
+    return _cluster(kafka.at(positions).active)
 
 
 def _bare(pipeline: Pipeline, stream: str) -> str:

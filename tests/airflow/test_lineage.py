@@ -125,3 +125,28 @@ def test_lineage_of_a_run_that_is_not_planned_names_its_topic_and_each_of_its_si
         ("x-sluice://iceberg", "lake.demo (iceberg_default)"),
         ("x-sluice://console", "the driver's log"),
     ]
+
+
+def test_lineage_of_a_run_without_records_names_the_cluster_that_it_asked(
+    pipeline_file: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from sluice.ledger import Ledger
+    from sluice.ledger.events import EpochOpened
+    from sluice.pipeline import load
+    from sluice.recovery import Route
+    from sluice_airflow.lineage import of_ingest
+
+    for name in ("one", "two"):
+        kafka = {"conn_type": "kafka", "extra": {"bootstrap.servers": f"{name}:9092"}}
+        monkeypatch.setenv(f"AIRFLOW_CONN_{name.upper()}", json.dumps(kafka))
+    file = pipeline_file()
+    source = "{kafka: {clusters: [one, two], topics: [demo], origin_header: o}}"
+    file.write_text(
+        "\n".join(f"source: {source}" if line.startswith("source:") else line for line in file.read_text().splitlines())
+    )
+    pipeline, ledger = load(file), Ledger.open()
+    asked = [of_ingest(pipeline, "none").inputs[0].namespace]
+    with ledger.acquire(pipeline.name, "moved") as lease:
+        ledger.record(lease, EpochOpened(epoch=2, lineage=Route.DIRECT, positions={"two:demo": {0: 0}}))
+    asked.append(of_ingest(pipeline, "none").inputs[0].namespace)
+    assert asked == ["kafka://one:9092", "kafka://two:9092"]

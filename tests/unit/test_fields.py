@@ -43,7 +43,8 @@ def test_duration_that_is_misspelt_is_refused_with_the_right_one(text: str, righ
         ("s3a://lake/a%20b?x", "has % and \\?, which"),
         ("s3a://lake//a", "has an empty part"),
         ("s3a://lake/a b/", ""),
-        ("/lake/a#b%20//c/", ""),
+        ("/lake/a%24b", "has %24, which delta-rs reads as '\\$'"),
+        ("/lake/a#b%//c/", ""),
     ],
 )
 def test_url_of_a_table_that_is_ambiguous_is_refused(path: str, named: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import tempfile
@@ -173,5 +174,5 @@ def _refusal(pipeline: Pipeline, problems: Sequence[str]) -> ConfigError:
     return ConfigError(
         f"{name} is not a valid pipeline:\n{lines}",
         state="nothing was read or written",
-        next_step=f"fix it, then: sluice validate-spec {name}",
+        next_step=f"fix it, then: sluice validate-spec {shlex.quote(name)}",
     )

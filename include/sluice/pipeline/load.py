@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+import shlex
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -393,7 +394,7 @@ def _misnamed(path: Path) -> ConfigError:
     return ConfigError(
         f"{name} is not read: the names of pipeline files, and of {DEFAULTS}, end in .yaml",
         state=_UNTOUCHED,
-        next_step=f"mv {name} {Path(name).with_suffix('.yaml')}",
+        next_step=shlex.join(["mv", name, str(Path(name).with_suffix(".yaml"))]),
     )
 
 
@@ -408,5 +409,5 @@ def _refuse(path: Path, problems: list[str]) -> ConfigError:
     return ConfigError(
         f"{name} is not a valid pipeline:\n{lines}",
         state=_UNTOUCHED,
-        next_step=f"fix it, then: sluice validate-spec {name}",
+        next_step=f"fix it, then: sluice validate-spec {shlex.quote(name)}",
     )

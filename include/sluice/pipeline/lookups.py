@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AwareDatetime, Field, model_validator
 
-from sluice.fields import Location, Strict
+from sluice.fields import Strict, TablePath
 
 __all__ = ["DeltaLookup", "Lookup", "check_names"]
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,62}")
 class DeltaLookup(Strict):
     """A Delta table that the transform reads; no run writes to it."""
 
-    path: Location
+    path: TablePath
     """Relative to ``SLUICE_HOME``, absolute, or a URL."""
     version: Annotated[int, Field(ge=0)] | None = None
     """The version that every batch reads, also one that is processed again; by default the newest when a run begins."""

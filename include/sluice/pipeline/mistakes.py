@@ -94,7 +94,7 @@ def explain(
         if detail["type"] == "too_short" and any(len(at) > len(loc) and at[: len(loc)] == loc for at in places):
             continue  # its elements were refused, so none was left
         line = _line(detail, tree, model)
-        place = _keys(loc)
+        place = _keys(loc) or _named(detail)
         if _has(shared, place) and not _found(tree, place)[1]:
             line = f"{DEFAULTS}: {line.removeprefix(line_of(tree, place))}"
         if line not in seen:
@@ -181,10 +181,16 @@ def _line(detail: ErrorDetails, tree: Any, model: type[BaseModel]) -> str:
     if detail["type"] == "missing":
         return f"{line_of(tree, loc)}{key}: this key is required"
     message = said(detail, _fields_at(loc, model))
-    if not loc:  # it is about several keys at once, and begins with the one to look at
-        found = _KEY.match(message)
-        return f"{line_of(tree, found[0].split('.')) if found else ''}{message}"
+    if not loc:
+        place = _named(detail)
+        return f"{line_of(tree, place) if place else ''}{message}"
     return f"{line_of(tree, loc)}{key}: {message}"
+
+
+def _named(detail: ErrorDetails) -> list[str | int]:
+    """Return the key that a message about several keys begins with: the one to look at."""
+    found = _KEY.match(detail["msg"].removeprefix("Value error, "))
+    return [*found[0].split(".")] if found else []
 
 
 def _other_key(loc: Sequence[str | int], model: type[BaseModel]) -> str:

@@ -342,6 +342,13 @@ class Pipeline(Strict):
         return why_not(INTERVAL, self)
 
     @property
+    def unread_tables(self) -> str | None:
+        """The first of ``tables`` that ``transform.sql`` does not name; None if it names each, or there is no SQL."""
+        sql = self.transform.sql
+        unread = (name for name in self.tables if sql is not None and not re.search(rf"(?i)\b{name}\b", sql))
+        return next(unread, None)
+
+    @property
     def sinks(self) -> dict[str, Sink]:
         """All sinks by their keys in the file: that of ``sink``, and then those of ``also``."""
         further = {f"also[{number}].{sink.key}": sink for number, sink in enumerate(self.also)}

@@ -77,3 +77,8 @@ class Lag(Strict):
     """What a run that a cron schedule starts does while no limit is passed: it proceeds, waits, or is skipped."""
     mirror_group: Annotated[str, Field(min_length=1, max_length=255)] | None = None
     """A consumer group to which each live run copies its positions, for tools that only read consumer groups."""
+
+    @property
+    def limits_given(self) -> bool:
+        """Whether the file has a limit."""
+        return not self.model_fields_set.isdisjoint(("max_records", "max_age", "max_retention_share"))

@@ -163,7 +163,18 @@ FILE = (
         "tables", "no transform", lambda p, _: p.tables and p.transform.sql == EVERYTHING,
         "tables: no transform reads them: join them in transform.sql or transform.python, or leave tables out",
     ),
+    Limit(
+        "tables", "a transform.sql that does not name them",
+        lambda p, _: p.unread_tables,
+        "tables: transform.sql does not name {p.unread_tables}: join it, or leave it out",
+    ),
     # decode
+    Limit(
+        "decode: headers", "source.rate, source.socket",
+        lambda p, _: p.source.key in ("rate", "socket") and p.decode.asks_headers and p.decode.chosen is None,
+        "decode.{p.decode.key}.headers: the records of source.{p.source.key} have none, so the columns would be empty: "
+        "leave it out",
+    ),
     Limit(
         "decode: csv, avro, protobuf, xml", "source.jdbc, source.rate",
         lambda p, _: p.source.config.objects and p.decode.key in ("csv", "avro", "protobuf", "xml"),
@@ -200,6 +211,11 @@ FILE = (
     Limit(
         "lag.on_idle", "a source but Kafka", lambda p, _: p.lag.on_idle != "proceed" and p.source.kafka is None,
         "lag.on_idle: the lag of source.{p.source.key} is not known: leave it out",
+    ),
+    Limit(
+        "lag: max_records, max_age, max_retention_share", "a source but Kafka",
+        lambda p, _: p.lag.limits_given and p.source.kind.measured is None,
+        "lag: the lag of source.{p.source.key} is not known, so no limit of it is ever passed: remove the key",
     ),
     Limit(
         "lag.on_idle", "a schedule but cron",

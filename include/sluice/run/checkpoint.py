@@ -112,7 +112,7 @@ class Checkpoint:
                 f"{self.path}/{name} cannot be read: {error}",
                 state="the sink holds what was committed before; nothing was written now",
                 next_step="give this user the right to read it, or restore it from a copy of the checkpoint; or go on "
-                f"with a fresh one: {begin_again('PIPELINE')}",
+                f"with a fresh one: {begin_again(Path(self.path).parent.name)}",
             ) from error
 
     def planned(self) -> list[int]:

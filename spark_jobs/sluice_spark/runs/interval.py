@@ -219,9 +219,10 @@ class IntervalRun(Run):
         if run is None and redriven.sink.version() <= (last.batch if last else -1):
             return
         raise LeaseHeldError(
-            f"pipeline {name!r}: " + (f"run {run!r} redrives" if run else "a redrive died before it was recorded"),
+            f"pipeline {name!r}: "
+            + (f"run {run!r} redrives" if run else "a redrive or a retraction died before it was recorded"),
             state=_AS_BEFORE,
-            next_step="try again when it has ended" if run else "first run the pipeline live: it finishes the redrive",
+            next_step="try again when it has ended" if run else "first run the pipeline live: it finishes that",
         )
 
     def _beside_overlapping(self, lease: Lease) -> None:

@@ -80,6 +80,7 @@ class Run(ABC):
                     self._close_failed(lease, held, time.monotonic() - began)
                 raise  # each hour's refusal is no run, unless it landed records
             except SluiceError as error:
+                error.next_step = error.next_step.replace("PIPELINE", name)  # where it was raised, nobody knew the name
                 self._close_failed(lease, error, time.monotonic() - began)
                 raise
             except Exception as error:

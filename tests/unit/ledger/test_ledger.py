@@ -74,7 +74,7 @@ def test_ledger_escapes_text_that_no_database_stores(each_ledger: Ledger) -> Non
     assert {row.run for row in ledger.runs.newest("p")} == {"r", longest, run_of_interval(longest)}
 
 
-@pytest.mark.parametrize("name", ["", "r" * 251, "a\0b", "a\ud800", "a\nb"])
+@pytest.mark.parametrize("name", ["", "r" * 251, "a\0b", "a\ud800", "a\nb", "-a"])
 def test_ledger_refuses_a_run_id_that_cannot_be_stored(ledger: Ledger, name: str) -> None:
     with pytest.raises(ConfigError, match="run id") as caught:
         ledger.acquire("p", name)

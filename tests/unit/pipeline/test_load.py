@@ -256,6 +256,7 @@ def test_pipeline_file_has_the_defaults_of_its_folder_below_its_own_keys(
         pytest.param("recovery: wal\nrecovery: hot", "line 2: recovery", id="defaults-key-twice"),
         pytest.param("airflow: {ownr: x}", "'owner'", id="defaults-key-misspelt"),
         pytest.param("recovery: {}", "recovery", id="defaults-recovery-a-mapping"),
+        pytest.param("lag: {on_idle: wait}", "lag.on_idle", id="defaults-with-a-limit-of-two-features"),
         pytest.param("airflow: {retries: many}", "airflow.retries", id="defaults-below-a-key-of-the-pipeline"),
     ],
 )
@@ -389,3 +390,12 @@ def test_load_all_outlives_files_that_are_none_or_name_nothing_that_can_be(folde
 def test_pipeline_of_a_name_that_no_file_can_have_is_unknown(folder: Path, name: str) -> None:
     with pytest.raises(ConfigError, match="there is no pipeline"):
         find(name)
+
+
+def test_command_that_an_error_names_has_the_path_in_quotes(tmp_path: Path) -> None:
+    file = tmp_path / "my pipelines" / "p.yaml"
+    file.parent.mkdir()
+    file.write_text("pipeline: [")
+    with pytest.raises(ConfigError) as caught:
+        load(file)
+    assert caught.value.next_step.endswith(f"sluice validate-spec '{file}'")

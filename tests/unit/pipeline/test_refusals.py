@@ -183,6 +183,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("parquet-decoded-as-avro", "source.file.format: parquet, decode: {avro: {schema: id INT}}", "decode.avro"),
         ("parquet-decoded-as-xml", "source.file.format: parquet, decode: {xml: {schema: id INT}}", "decode.xml"),
         ("file-with-on-lag", "schedule: on_lag", "source.file"),
+        ("file-with-a-limit-of-lag", "lag: {max_records: 5}", "source.file"),
         ("file-with-mirror-group", "lag: {mirror_group: g}", "lag.mirror_group"),
         ("file-with-freshness", "airflow: {freshness: {max_age: 2h}}", "airflow.freshness"),
         ("file-with-freshness-check", 'airflow: {freshness: {cron: "@daily", max_age: 1h}}', "airflow.freshness"),
@@ -196,6 +197,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("jdbc-query-that-deletes", "source.jdbc: {query: DELETE FROM orders, key: id}", "source.jdbc.query"),
         ("jdbc-unique-twice", "source.jdbc.unique: [a, a]", "source.jdbc"),
     ],
+    "rate": [("rate-with-headers", "decode.json.headers: {a: b}", "headers")],
     "queue": [
         ("queue-stream-with-a-space", "source.queue.streams: [a b]", "source.queue.streams"),
         ("queue-stream-twice", "source.queue.streams: [a, a]", "source.queue"),
@@ -275,6 +277,12 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
     "tables": [
         ("table-version-and-time", "tables.c.delta: {path: c, version: 3, timestamp: 2026-01-01T12:00:00Z}", "version"),
         ("table-time-without-zone", "tables.c.delta.timestamp: 2026-01-01T12:00:00", "tables.c.delta.timestamp"),
+        (
+            "table-that-sql-does-not-name",
+            "tables: {c: {delta: {path: c}}}, transform: {sql: SELECT * FROM source WHERE id > 1}",
+            "does not name c",
+        ),
+        ("table-path-with-an-escape", "tables: {c: {delta: {path: a%41b}}}", "%41"),
         ("table-named-source", "tables: {source: {delta: {path: c}}}", "source"),
         ("table-name-in-capitals", "tables: {Carriers: {delta: {path: c}}}", "Carriers"),
         ("table-name-with-a-hyphen", "tables: {a-b: {delta: {path: c}}}", "a-b"),

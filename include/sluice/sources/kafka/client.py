@@ -35,6 +35,7 @@ UNTOUCHED = "nothing was read or written; the position stays where it was"
 _LOG = logging.getLogger("kafka.net")
 _REFUSED_CERTIFICATE = re.compile(r"\[SSL: \w*ALERT\w*(?:CERTIFICATE|UNKNOWN_CA|ACCESS_DENIED)\w*\] ([\w ]+)")
 """A broker's answer if it demands a client certificate, and gets none or one that it does not trust."""
+_UNUSABLE = ssl.SSLError | FileNotFoundError | PermissionError | IsADirectoryError | NotADirectoryError
 _IN_FLIGHT = 1000
 """Maximum number of requests in flight per connection; kafka-python refuses more instead of queueing them."""
 
@@ -229,7 +230,7 @@ class _Ear(logging.Handler):
             self._refused = str(problem).rpartition("Error: ")[2] or type(problem).__name__
         elif alert := _REFUSED_CERTIFICATE.search(str(problem)):
             self._refused = f"the client's certificate, or its absence: {alert[1]}"
-        elif isinstance(problem, ssl.SSLError | FileNotFoundError | PermissionError | errors.KafkaConfigurationError):
+        elif isinstance(problem, _UNUSABLE | errors.KafkaConfigurationError):
             self._unusable = str(problem)
         elif "CERTIFICATE_VERIFY_FAILED" in str(problem):
             self._unusable = str(problem).rpartition("Error: ")[2].rpartition("] ")[2]
