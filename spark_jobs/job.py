@@ -143,17 +143,12 @@ def _found(file: str, action: actions.Action, open_session: Open) -> Any:
 
 
 def _state(action: actions.ReadState, spark: SparkSession) -> Any:
-    from sluice_spark.windows import state
+    from sluice_spark.windows.operators import OPERATORS
+    from sluice_spark.windows.state import PaneSpans
 
-    where = spark, action.checkpoint, action.batch
-    panes = state.PaneSpans(*action.panes) if action.panes else None
-    if action.of is not None:
-        return state.of_processor(*where, *action.of) if action.keeps == "processor" else state.of_key(
-            *where, *action.of, panes
-        )  # fmt: skip
-    if action.keeps == "processor":
-        return state.held_keys(*where)
-    return state.remembered_keys(*where) if action.keeps == "dedupe" else state.open_windows(*where, panes)
+    where, kept = (spark, action.checkpoint, action.batch), OPERATORS[action.keeps]
+    panes = [PaneSpans(*action.panes)] if action.panes else []  # which windows alone are made of
+    return kept.held(*where, *panes) if action.of is None else kept.of_key(*where, *action.of, *panes)
 
 
 def main() -> None:

@@ -168,8 +168,7 @@ def _wanted(spec: Pipeline, definition: Mapping[str, Any], key: Sequence[str]) -
     """Return the columns of the state's keys, the wanted values of some, and how many rows to look for."""
     names = list(definition.get("keys") or definition.get("by") or [])
     if not names and not definition:  # no epoch has begun with it yet
-        of = spec.window or spec.processor
-        names = list(spec.dedupe.keys if spec.dedupe is not None else of.by if of is not None else [])
+        names = list(spec.stateful.grouping if spec.stateful is not None else ())
     wanted: dict[str, str] = {}
     for item in key:
         name, given, value = item.partition("=")
@@ -273,7 +272,7 @@ def _read(
     with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
         result = Path(folder) / "result.json"
         spark = Connection("spark_default", "spark", host="local[2]")
-        action = ReadState(result, checkpoint.path, batch, spec.keeps, panes, of)
+        action = ReadState(result, checkpoint.path, batch, str(spec.keeps), panes, of)
         started = submit(spec, action, spark=spark, find=find)
         done = subprocess.run(
             started.argv(),

@@ -7,14 +7,21 @@ from typing import Annotated, Any
 
 from pydantic import Field, model_validator
 
-from sluice.fields import Duration, Strict
+from sluice.fields import Duration
 from sluice.pipeline.hold import Hold
+from sluice.pipeline.operator import StateOperator
 
 __all__ = ["Dedupe"]
 
 
-class Dedupe(Strict):
+class Dedupe(StateOperator):
     """Duplicates, by event time. Spark's checkpoint keeps the keys that may come again from run to run."""
+
+    key = "dedupe"
+    said = "dedupe"
+    holding = "remembers keys"
+    unredrivable = "has dedupe: a record that is redriven would have to be compared with keys that live runs remember"
+    combines = False
 
     keys: Annotated[tuple[str, ...], Field(min_length=1)]
     """Columns of the transform's result: records with the same values in all of them are duplicates."""
@@ -35,6 +42,11 @@ class Dedupe(Strict):
         if doubled := [name for name in self.keys if lowered.count(name.lower()) > 1]:
             raise ValueError(f"dedupe.keys: {doubled[0]} appears twice")
         return self
+
+    @property
+    def grouping(self) -> tuple[str, ...]:
+        """``keys``."""
+        return self.keys
 
     @property
     def delay(self) -> timedelta:

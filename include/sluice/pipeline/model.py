@@ -239,7 +239,7 @@ class Pipeline(Strict):
     @property
     def aggregates(self) -> bool:
         """Whether the sink's rows cannot be traced to single records: ``rows: aggregate``, a window or processor."""
-        return self.rows is Rows.AGGREGATE or self.window is not None or self.processor is not None
+        return self.rows is Rows.AGGREGATE or (self.stateful is not None and self.stateful.combines)
 
     @property
     def stateful(self) -> Window | Dedupe | Processor | None:
@@ -247,18 +247,14 @@ class Pipeline(Strict):
         return self.window or self.dedupe or self.processor
 
     @property
-    def keeps(self) -> Literal["window", "dedupe", "processor"] | None:
+    def keeps(self) -> str | None:
         """The key of :attr:`stateful`."""
-        if self.window is not None:
-            return "window"
-        if self.dedupe is not None:
-            return "dedupe"
-        return None if self.processor is None else "processor"
+        return None if self.stateful is None else self.stateful.key
 
     @property
     def kept_by(self) -> str | None:
         """What keeps state from run to run, in a sentence: "a window", "dedupe" or "a processor"; None if nothing."""
-        return {"window": "a window", "processor": "a processor"}.get(self.keeps or "", self.keeps)
+        return None if self.stateful is None else self.stateful.said
 
     @property
     def absorption(self) -> str:
@@ -293,11 +289,9 @@ class Pipeline(Strict):
     def _digest(self, deciding: set[str]) -> str:
         kept = self.model_dump(mode="json", include=deciding)
         _prune(kept["decode"])
-        for key in deciding & {"window", "dedupe", "processor"}:
-            if kept[key] is not None:  # it decides when a watermark moves, not what is made
-                del kept[key]["hold"]
-                if key == "processor":
-                    del kept[key]["flush"]
+        if (of := self.stateful) is not None and of.key in deciding:
+            for key in of.moving:
+                del kept[of.key][key]
         if self.decode.chosen is not None:
             chosen = kept["decode"][self.decode.key]
             for settings in filter(None, [*chosen["formats"].values(), chosen["default"]]):

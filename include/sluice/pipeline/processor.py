@@ -11,6 +11,7 @@ from sluice.decoders.config import Ddl
 from sluice.decoders.ddl import check_ddl
 from sluice.fields import Duration, Strict
 from sluice.pipeline.hold import Hold
+from sluice.pipeline.operator import StateOperator
 
 __all__ = ["Processor", "TimerFlush"]
 
@@ -22,8 +23,14 @@ class TimerFlush(Strict):
     """A run fires all timers if no batch has read records for this long. Later records up to the last one are late."""
 
 
-class Processor(Strict):
+class Processor(StateOperator):
     """A ``StatefulProcessor`` of PySpark's, by event time. Spark's checkpoint keeps its state from run to run."""
+
+    key = "processor"
+    said = "a processor"
+    holding = "has state of a processor"
+    unredrivable = "has a processor: a record that is redriven would have to be given to the state that live runs keep"
+    moving = ("hold", "flush")
 
     python: Annotated[str, Field(min_length=1)]
     """``package.module:Class``, a ``pyspark.sql.streaming.StatefulProcessor`` that takes and yields rows; a checkout's
@@ -62,6 +69,11 @@ class Processor(Strict):
     def columns(self) -> list[str]:
         """The sink's columns, without ``_run``."""
         return check_ddl(self.ddl)
+
+    @property
+    def grouping(self) -> tuple[str, ...]:
+        """``by``."""
+        return self.by
 
     @property
     def delay(self) -> timedelta:

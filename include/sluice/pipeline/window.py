@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 
 from sluice.fields import METADATA_COLUMNS, Duration, Strict
 from sluice.pipeline.hold import Hold
+from sluice.pipeline.operator import StateOperator
 
 __all__ = ["END", "START", "Flush", "Window"]
 
@@ -26,8 +27,16 @@ class Flush(Strict):
     """A run closes all windows if no batch has read records for this long. Later records for them are late."""
 
 
-class Window(Strict):
+class Window(StateOperator):
     """Windows of event time. Spark's checkpoint keeps those that are open from run to run."""
+
+    key = "window"
+    said = "a window"
+    holding = "has open windows"
+    unredrivable = (
+        "has a window: a record that is redriven would be absorbed by windows that live runs keep open or have written "
+        "already"
+    )
 
     time: Annotated[str, Field(min_length=1)]
     """The column of the transform's result that has the event time: a TIMESTAMP."""
@@ -126,6 +135,11 @@ class Window(Strict):
     def columns(self) -> list[str]:
         """The sink's columns, without ``_run``."""
         return [START, END, *self.by, *self.aggregates]
+
+    @property
+    def grouping(self) -> tuple[str, ...]:
+        """``by``."""
+        return self.by
 
     @property
     def step(self) -> timedelta:

@@ -390,7 +390,7 @@ class ReadState(Action):
     result: Path
     checkpoint: str
     batch: int
-    keeps: str | None = "window"
+    keeps: str = "window"
     panes: tuple[int, int, int] | None = None
     of: tuple[Sequence[str], Mapping[str, str], int] | None = None
 

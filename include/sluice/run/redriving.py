@@ -20,7 +20,7 @@ def possible(pipeline: Pipeline, *, quarantined: bool) -> None:
     """Raise a :class:`~sluice.errors.ConfigError` if lost ranges (or quarantined records) cannot be redriven."""
     if pipeline.stateful is not None:
         raise ConfigError(
-            f"pipeline {pipeline.name!r} {_stateful(pipeline)}, which Sluice cannot do yet",
+            f"pipeline {pipeline.name!r} {pipeline.stateful.unredrivable}, which Sluice cannot do yet",
             state="nothing was read or written; the quarantine is as it was",
             next_step=_again(pipeline),
         )
@@ -107,14 +107,3 @@ def _again(pipeline: Pipeline, named: str = "") -> str:
         return _AGAIN
     run = f"sluice run {named or pipeline.name} --start TIME --end TIME"
     return f"change decode, rules or transform so that they are taken, then make their windows again: {run}"
-
-
-def _stateful(pipeline: Pipeline) -> str:
-    if pipeline.window is not None:
-        return (
-            "has a window: a record that is redriven would be absorbed by windows that live runs keep open or have "
-            "written already"
-        )
-    if pipeline.processor is not None:
-        return "has a processor: a record that is redriven would have to be given to the state that live runs keep"
-    return "has dedupe: a record that is redriven would have to be compared with keys that live runs remember"

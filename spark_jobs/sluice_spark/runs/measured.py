@@ -22,7 +22,8 @@ from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
-from sluice_spark.windows.state import PaneSpans, held_keys, open_windows, remembered_keys
+from sluice_spark.windows.operators import OPERATORS
+from sluice_spark.windows.state import PaneSpans, open_windows
 
 __all__ = ["MOST", "measure", "operators_of"]
 
@@ -106,10 +107,8 @@ def _counted(
     spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint, batch: int, watermark: int, *, panes: bool
 ) -> dict[str, int | None]:
     window = pipeline.window
-    if pipeline.processor is not None:
-        return {"keys": held_keys(spark, checkpoint.path, batch)[0]["keys"]}
     if window is None:
-        return {"keys": remembered_keys(spark, checkpoint.path, batch)[0]["keys"]}
+        return {"keys": OPERATORS[str(pipeline.keeps)].held(spark, checkpoint.path, batch)[0]["keys"]}
     size, step = (round(span.total_seconds() * 1000) for span in (window.length, window.step))
     found = open_windows(spark, checkpoint.path, batch, PaneSpans(size, step, watermark) if panes else None)
     if (former := checkpoint.former_to()) is not None:  # which this epoch does not write

@@ -13,6 +13,10 @@ from sluice.errors import CheckpointError, ConfigError, OffsetsGoneError, Sluice
 from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
+from sluice.pipeline.dedupe import Dedupe
+from sluice.pipeline.operator import StateOperator
+from sluice.pipeline.processor import Processor
+from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice.run.rebuilding import former_to
 from sluice.run.slowest import held_by
@@ -42,8 +46,7 @@ __all__ = ["StatefulRoute", "define", "plan_closing", "refuse_other"]
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
-_STATE_OF = {"window": "a window", "dedupe": "dedupe", "processor": "a processor"}
-_OPEN = {"window": "has open windows", "dedupe": "remembers keys", "processor": "has state of a processor"}
+_KINDS: dict[str, type[StateOperator]] = {kind.key: kind for kind in (Window, Dedupe, Processor)}
 
 
 @dataclass(frozen=True)
@@ -157,15 +160,15 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
     if kept == asked:
         return
     if kept is None:
-        what = f"was begun without {_STATE_OF[asked[0]]}" if asked is not None else ""
+        what = f"was begun without {_KINDS[asked[0]].said}" if asked is not None else ""
     elif asked is None:
-        what = f"{_OPEN[kept[0]]}, and the pipeline file has no {kept[0]} any more"
+        what = f"{_KINDS[kept[0]].holding}, and the pipeline file has no {kept[0]} any more"
     elif kept[0] != asked[0]:
-        what = f"{_OPEN[kept[0]]}, and the pipeline file has {asked[0]} instead"
+        what = f"{_KINDS[kept[0]].holding}, and the pipeline file has {asked[0]} instead"
     else:
         old, new = kept[1], asked[1]
         differing = ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in new if new[key] != old.get(key))
-        what = f"{_OPEN[kept[0]]} of another definition: {differing}"
+        what = f"{_KINDS[kept[0]].holding} of another definition: {differing}"
     same = kept is not None and asked is not None and kept[0] == asked[0]
     way = _way_on(pipeline) if same else f"drop what is kept: {begin_again(pipeline.name)}"
     raise CheckpointError(

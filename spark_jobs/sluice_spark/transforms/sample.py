@@ -11,8 +11,7 @@ from sluice.pipeline import Pipeline, Rows
 from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.rules import records as rules
 from sluice_spark.transforms import transform as transforms
-from sluice_spark.windows import aggregate as windows
-from sluice_spark.windows import duplicates, processors
+from sluice_spark.windows.operators import OPERATORS
 
 __all__ = ["Shape", "shape_of"]
 
@@ -54,10 +53,6 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     out = transforms.check(pipeline, transform, sample)
     opaque = pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
     rows = out.schema
-    if pipeline.window is not None:
-        out = windows.check(pipeline, pipeline.window, out)
-    if pipeline.dedupe is not None:
-        duplicates.check(pipeline, pipeline.dedupe, out)
-    if pipeline.processor is not None:
-        out = processors.check(pipeline, pipeline.processor, out)
+    if pipeline.stateful is not None:
+        out = OPERATORS[pipeline.stateful.key].check(pipeline, pipeline.stateful, out)
     return Shape(out.schema.add("_run", "string"), opaque, rows)

@@ -40,8 +40,8 @@ def late(dedupe: Dedupe, watermark: int) -> Column:
     return F.unix_micros(column(dedupe.time)) <= F.lit(watermark * 1000)
 
 
-def check(pipeline: Pipeline, dedupe: Dedupe, rows: DataFrame) -> None:
-    """Check that duplicates of the transform's rows can be dropped.
+def check(pipeline: Pipeline, dedupe: Dedupe, rows: DataFrame) -> DataFrame:
+    """Check that duplicates of the transform's rows can be dropped; return them.
 
     Parameters
     ----------
@@ -56,3 +56,4 @@ def check(pipeline: Pipeline, dedupe: Dedupe, rows: DataFrame) -> None:
     refuse_columns(pipeline, "dedupe", dedupe.time, {"keys": dedupe.keys}, rows)
     refuse_unequal(pipeline, "dedupe.keys", dedupe.keys, rows)
     refuse_across(pipeline, rows, "dedupe")
+    return rows
