@@ -109,6 +109,14 @@ def duration(value: Any) -> timedelta:
     return timedelta(seconds=seconds)
 
 
+def written(span: timedelta) -> str:
+    """Return a duration as a file has it."""
+    whole = round(span.total_seconds())
+    fitting = (unit for unit, seconds in reversed(_UNITS.items()) if whole % seconds == 0 and whole >= seconds)
+    unit = next(fitting, "s")
+    return f"{whole // _UNITS[unit]}{unit}"
+
+
 def meant(text: str) -> str:
     """Return what a misspelt duration was probably meant to be, for the end of a message."""
     found = _ALMOST.fullmatch(text.strip())
@@ -166,10 +174,7 @@ class JsonSchema(GenerateJsonSchema):
             return {name: self.encode_default(value) for name, value in dft}
         if not isinstance(dft, timedelta):
             return super().encode_default(dft)
-        whole = round(dft.total_seconds())
-        fitting = (unit for unit, seconds in reversed(_UNITS.items()) if whole % seconds == 0 and whole >= seconds)
-        unit = next(fitting, "s")
-        return f"{whole // _UNITS[unit]}{unit}"
+        return written(dft)
 
 
 Duration = Annotated[timedelta, BeforeValidator(duration)]

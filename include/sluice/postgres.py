@@ -10,7 +10,10 @@ from sluice.errors import ConfigError
 
 __all__ = ["WRONG", "literal", "name_of", "text_of", "url_of"]
 
-_KEPT = {"application_name": "sluice", "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3"}
+_KEPT = {
+    "application_name": "sluice", "connect_timeout": "10",
+    "keepalives_idle": "30", "keepalives_interval": "10", "keepalives_count": "3",
+}  # fmt: skip
 _NOT_OF_LIBPQ = ("cursor", "iam", "redshift", "aws_conn_id", "cluster-identifier", "dialect", "enable_log_db_messages")
 """Keys in the extra of Airflow's connections that its hook reads, and the server's library does not know."""
 
@@ -36,6 +39,12 @@ def url_of(connection: Connection) -> str:
             state="nothing was read or written",
             next_step='write it in JSON form, for example {"conn_type":"postgres","host":"localhost","login":"me",'
             '"password":"...","schema":"shop"}, where schema is the name of the database',
+        )
+    if "@" in connection.host or "://" in connection.host:
+        raise ConfigError(
+            f"connection {connection.conn_id!r}: its host is a URL, or has a login in it",
+            state="nothing was read or written",
+            next_step="write the host's name alone, and the login and the password where they are kept secret",
         )
     who = quote(connection.login or "", safe="")
     if connection.password:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from airflow.sdk import DAG, CronTriggerTimetable, timezone
+from airflow.sdk import DAG, CronTriggerTimetable, Param, timezone
 
+from sluice.fields import written
 from sluice.pipeline import Pipeline
 from sluice.pipeline.airflow import Freshness
 from sluice.text import length
@@ -52,8 +53,13 @@ def freshness_dag(pipeline: Pipeline, wanted: Freshness, reference: str, **team:
             age=length(wanted.max_age.total_seconds()),
         ),
         default_args=default_args_of(pipeline),
+        params={
+            "max_age": Param(
+                written(wanted.max_age), type="string", description="The largest age of an unread record, such as 2h"
+            )
+        },
         **team,
     )
     with dag:
-        FreshnessOperator(task_id="fresh", pipeline=reference, max_age=wanted.max_age)
+        FreshnessOperator(task_id="fresh", pipeline=reference, max_age="{{ params.max_age }}")
     return dag

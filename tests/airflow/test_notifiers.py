@@ -144,6 +144,8 @@ def test_freshness_dag_alerts_when_a_record_is_too_old(
     paged()
     call_back(run, file)
     golden("airflow", paged(), hide={run.run_id: "RUN"})
+    ended = [str(dag.test(logical_date=None, run_conf=conf).state) for conf in ({"max_age": "4h"}, {"maxage": "4h"})]
+    assert ended == ["success", "failed"], "what the run is given counts, or is refused"
 
 
 def failed(context: dict[str, Any], task: str, error: BaseException) -> dict[str, Any]:

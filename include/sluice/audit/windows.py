@@ -284,7 +284,9 @@ def _way_out(pipeline: Pipeline, item: Mapping[str, Any]) -> str:
     step = round(window.step.total_seconds() * 1000)
     start, end = (instant(time * 1000) for time in (item["start"], item["start"] + step))
     earlier = "" if window.gap is None else "; with an earlier start, if it is a part of a session that begins before"
-    return f"To make it again, from all of its records: sluice run {pipeline.name} --start {start} --end {end}{earlier}"
+    return (
+        f"To make it again, from all of its records: sluice run {pipeline.called} --start {start} --end {end}{earlier}"
+    )
 
 
 def _merged(doubtful: Iterable[Sequence[Any]]) -> list[tuple[int, int, str]]:

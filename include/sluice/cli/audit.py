@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
@@ -103,9 +104,9 @@ def _show(report: AuditReport, argument: str) -> None:
 def _way(argument: str) -> str:
     """Return what can be done about lost offsets. Without a valid file of the pipeline that is what helps most."""
     with suppress(SluiceError):
-        if (why := final(load(argument))) is not None:
-            return why
-    return f"sluice redrive {argument}"
+        spec = load(argument)
+        return final(spec) or f"sluice redrive {spec.called}"
+    return f"sluice redrive {shlex.quote(argument)}"
 
 
 def _lost(row: Mapping[str, Any]) -> str:

@@ -177,12 +177,14 @@ def status(
     newest = ledger.runs.newest(
         name, without=ledger.runs.forgotten(ledger.runs.pipelines()) if name is None else (), limit=limit
     )
+    at_work = {(name, run) for name in {r.pipeline for r in newest} for run in ledger.runs.at_work(name).values()}
     rows = [
         {
             "pipeline": r.pipeline,
             "kind": r.kind,
             **ledger.runs.account(r.pipeline, r.run),
-            "state": r.state,
+            # an open run whose driver died stays open until another run closes it
+            "state": "running" if r.state == "open" and (r.pipeline, r.run) in at_work else r.state,
             "attempts": r.attempts,
             "notes": r.notes,
             "error": r.error,

@@ -146,7 +146,8 @@ def _possible(pipeline: Pipeline) -> None:
             f"sluice preview reads Kafka topics, and {pipeline.name!r} has source.{pipeline.source.key}, which notes "
             "what it was asked for",
             state="nothing was read or written",
-            next_step=f"sluice validate-spec {pipeline.name} checks the transform; sluice run {pipeline.name} runs it",
+            next_step=f"sluice validate-spec {pipeline.called} checks the transform; "
+            f"sluice run {pipeline.called} runs it",
         )
     if pipeline.keeps in ("window", "processor"):
         raise ConfigError(
@@ -154,7 +155,7 @@ def _possible(pipeline: Pipeline) -> None:
             "its rows combine many",
             state="nothing was read or written",
             next_step=f"preview a copy of {pipeline.file.name} without the {pipeline.keeps}; "
-            f"sluice validate-spec {pipeline.name} checks the {pipeline.keeps}",
+            f"sluice validate-spec {pipeline.called} checks the {pipeline.keeps}",
         )
 
 

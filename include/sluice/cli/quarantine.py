@@ -106,6 +106,6 @@ def quarantine(
         err.print(f"nothing {'of that ' if asked else ''}is in quarantine: {found.path}", markup=False)
         return
     err.print(
-        f"{found.records:,} records are in quarantine: {found.path}\n{way_out(spec, pipeline)}",
+        f"{found.records:,} records are in quarantine: {found.path}\n{way_out(spec)}",
         markup=False,
     )

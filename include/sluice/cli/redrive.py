@@ -58,7 +58,9 @@ def redrive(
     code = ended(spec, run_id, code, as_json=as_json)
     still = ledger.offsets.lost(spec.name)
     if still and not as_json:
-        err.print(f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {pipeline} --dry-run")
+        err.print(
+            f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {spec.called} --dry-run"
+        )
     return code
 
 
@@ -80,7 +82,7 @@ def _try_quarantined(
     refused = found["decodable"] and print_differences(found["table"])
     if found["decodable"]:
         then = "to write them, once their rows fit the table" if refused else "to write them"
-        err.print(f"{then}: sluice redrive {pipeline} --quarantined", markup=False)
+        err.print(f"{then}: sluice redrive {spec.called} --quarantined", markup=False)
 
 
 def _states(spec: Pipeline, streams: Iterable[str]) -> list[TopicState]:

@@ -93,7 +93,7 @@ def retract(
         if back["opened"]:
             err.print(
                 f"{back['written']:,} offsets left the sink; {back['opened']:,} are open as lost: "
-                f"sluice redrive {pipeline} writes them again",
+                f"sluice redrive {spec.called} writes them again",
                 markup=False,
             )
         else:

@@ -187,9 +187,7 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
             found = ledger.runs.find(spec.name, run_id)
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
-            refused = (
-                f". Refused records are in {place}, with the reason in its column _errors; {way_out(spec, spec.name)}"
-            )
+            refused = f". Refused records are in {place}, with the reason in its column _errors; {way_out(spec)}"
             settle = f". Then: {', or '.join(settling(spec, run_id))}"
             after = "live runs wait until this is settled" if on_failed == "hold" else "the next run goes on after them"
             raise QualityError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from typing import Annotated
 
 import typer
@@ -37,7 +38,7 @@ def validate(
         raise ConfigError(
             f"batch {batch[1]} of run {run!r} is not published: it is judged when it is read again",
             state="nothing was read or written",
-            next_step=f"sluice run {pipeline} --run {run}",
+            next_step=f"sluice run {spec.called} --run {shlex.quote(run)}",
         )
     try:
         code = carry_out(spec, Validate(run))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -48,7 +49,7 @@ def verdict(
         return
     if row is None or row.verdict is None:
         which = f"run {row.run} of {name} has no verdict" if row else f"no run of {name} has a verdict"
-        err.print(f"{which}{f': sluice validate {name} {row.run} judges' if row else ''}", markup=False)
+        err.print(f"{which}{f': sluice validate {name} {shlex.quote(row.run)} judges' if row else ''}", markup=False)
         return
     _show(name, row, judgement, accepted)
 

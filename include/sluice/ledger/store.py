@@ -59,6 +59,12 @@ def open_engine(url: str) -> sa.Engine:
             state="nothing was read or written",
             next_step="write it as postgresql+psycopg2://user:password@host/database, or leave it unset for SQLite",
         ) from None
+    if "@" in (parsed.host or ""):  # SQLAlchemy ends a password at its first @, and would show the rest
+        raise ConfigError(
+            "SLUICE_LEDGER_URL has more than one @ before its host",
+            state="nothing was read or written",
+            next_step="write an @ in the password as %40",
+        )
     sqlite = parsed.drivername.partition("+")[0] == "sqlite"
     try:
         engine = sa.create_engine(parsed, connect_args=_waiting(parsed), pool_pre_ping=not sqlite)

@@ -159,7 +159,8 @@ def load(name_or_path: str | Path) -> Pipeline:
     except ValidationError as error:
         raise _refuse(path, list(explain(error, tree, model, shared))) from None
     pipeline._file = path
-    pipeline._beside = _folder().parent if path.is_relative_to(_folder()) else None
+    at_home = path.is_relative_to(_folder())
+    pipeline._beside, pipeline._called = (_folder().parent, "") if at_home else (None, shlex.quote(str(path)))
     try:
         pipeline._places = known = places(pipeline)
     except ValueError:

@@ -112,6 +112,7 @@ class Pipeline(Strict):
 
     _file: Path | None = PrivateAttr(default=None)
     _beside: Path | None = PrivateAttr(default=None)
+    _called: str = PrivateAttr(default="")
     _places: dict[str, str] | None = PrivateAttr(default=None)
 
     @field_validator("name")
@@ -334,6 +335,11 @@ class Pipeline(Strict):
     def no_intervals(self) -> str | None:
         """Why the pipeline cannot replace intervals; None if it can."""
         return why_not(INTERVAL, self)
+
+    @property
+    def called(self) -> str:
+        """What a command takes for the pipeline, quoted for a shell: its name, or the path of a file elsewhere."""
+        return self._called or self.name
 
     @property
     def unread_tables(self) -> str | None:

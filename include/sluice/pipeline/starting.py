@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 from zoneinfo import ZoneInfo, available_timezones
@@ -13,11 +14,15 @@ from sluice.fields import Duration, Strict
 __all__ = ["Lag", "Schedule", "check_cron", "is_cron"]
 
 
+_CHANCE = re.compile(r"(?i)(?<![a-z])r(?![a-z])")
+"""What croniter takes for a time by chance, another one each time that it is asked."""
+
+
 def is_cron(text: Any) -> bool:
     """Return whether Airflow takes a cron expression: five fields, or a preset."""
     from croniter import croniter  # type: ignore[import-untyped]
 
-    if not isinstance(text, str):
+    if not isinstance(text, str) or _CHANCE.search(text):
         return False
     return text == "@quarterly" or (croniter.is_valid(text) and (text.startswith("@") or len(text.split()) == 5))
 

@@ -79,7 +79,7 @@ def only_late(judgement: Mapping[str, Any]) -> bool:
 def settling(pipeline: Pipeline, run: str) -> list[str]:
     """Return the commands that settle the verdict of a run whose rows are in the sink: those that are not refused."""
     names = ("accept", "retract") if retractable(pipeline) else ("accept",)
-    return [f"sluice {name} {pipeline.name} {run} --reason TEXT" for name in names]
+    return [f"sluice {name} {pipeline.called} {shlex.quote(run)} --reason TEXT" for name in names]
 
 
 def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool = False) -> None:
@@ -101,27 +101,28 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
     if run is None or (run.run == run_id and run.state != "done"):
         return
     name, reasons = pipeline.name, (run.judgement or {}).get("reasons") or []
-    named = shlex.quote(run.run)
+    called, named = pipeline.called, shlex.quote(run.run)
     why = f": {'; '.join(causes(reasons)[:3])}" if reasons else ""
     waits = waiting(ledger, name, run)
     if waits is None:
         there, back = "what that run wrote is in the sink", "take its rows back"
-        anew = f"sluice validate {name} {named}, or clear its task validate"
+        anew = f"sluice validate {called} {named}, or clear its task validate"
     else:
-        there, back, anew = f"its batch {waits[1]} is not published", "give it up", f"sluice run {name} --run {named}"
-    retract = f"{back}: sluice retract {name} {named} --reason TEXT"
+        there, back = f"its batch {waits[1]} is not published", "give it up"
+        anew = f"sluice run {called} --run {named}"
+    retract = f"{back}: sluice retract {called} {named} --reason TEXT"
     others = [other for other in (run.judgement or {}).get("runs") or [] if other != run.run]
     others = [other for other in others if _has_rows(ledger, name, [other])]
     if others:
-        retract += f", and the same of what was judged with it: {', '.join(others)}"
+        retract += f", and the same of what was judged with it: {', '.join(map(shlex.quote, others))}"
     retract += "; or "
     retract = retract if waits is not None or retractable(pipeline) else ""
     raise HeldError(
         f"pipeline {name!r} is held: run {run.run!r} has the verdict {run.verdict}{why}",
         state=f"nothing was read or written now; {there}, and new records wait in the source, for as long as it "
         "retains them",
-        next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {name} {named} --reason TEXT; or "
-        f"{retract}fix the suite or the limits, and have it judged again ({anew}). The next run then goes on",
+        next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {called} {named} --reason TEXT; "
+        f"or {retract}fix the suite or the limits, and have it judged again ({anew}). The next run then goes on",
     )
 
 

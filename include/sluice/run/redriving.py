@@ -87,23 +87,17 @@ def states_for(source: Source, streams: Iterable[str]) -> list[TopicState]:
     return states + states_of(former) if former and states_of is not None else states
 
 
-def way_out(pipeline: Pipeline, named: str) -> str:
-    """Return what to do with quarantined records: the command, where there is one.
-
-    Parameters
-    ----------
-    named
-        What a command takes for this pipeline: its name, or its file.
-    """
+def way_out(pipeline: Pipeline) -> str:
+    """Return what to do with quarantined records: the command, where there is one."""
     try:
         possible(pipeline, quarantined=True)
     except ConfigError:
-        return f"they stay there, as sluice redrive cannot write them with this pipeline: {_again(pipeline, named)}"
-    return f"when decode, rules or transform take them: sluice redrive {named} --quarantined"
+        return f"they stay there, as sluice redrive cannot write them with this pipeline: {_again(pipeline)}"
+    return f"when decode, rules or transform take them: sluice redrive {pipeline.called} --quarantined"
 
 
-def _again(pipeline: Pipeline, named: str = "") -> str:
+def _again(pipeline: Pipeline) -> str:
     if pipeline.window is None or pipeline.no_intervals is not None:
         return _AGAIN
-    run = f"sluice run {named or pipeline.name} --start TIME --end TIME"
+    run = f"sluice run {pipeline.called} --start TIME --end TIME"
     return f"change decode, rules or transform so that they are taken, then make their windows again: {run}"

@@ -17,6 +17,7 @@ from sluice_airflow.arguments import duration_of, is_known, refused
 from sluice_airflow.gate import look
 from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.log_tables import lag_table
+from sluice_airflow.window import refuse_unknown
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -67,6 +68,7 @@ class FreshnessOperator(BaseOperator):
     @tells
     def execute(self, context: Context) -> float:
         """Look; fail if it is too old."""
+        refuse_unknown(context, {"max_age"})
         pipeline = load(self.pipeline)
         connection = connections.get(active(pipeline, Ledger.open))
         max_age = _age(self.max_age)

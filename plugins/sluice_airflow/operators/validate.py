@@ -193,5 +193,5 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",
         next_step="fix the data, the suite or the limits, then clear this task to judge again"
         + (held if pipeline.quality.on_failed == "hold" else "")
-        + (f". Refused records: {way_out(pipeline, pipeline.name)}" if _refused(judgement) else ""),
+        + (f". Refused records: {way_out(pipeline)}" if _refused(judgement) else ""),
     )

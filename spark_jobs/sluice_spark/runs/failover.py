@@ -83,8 +83,8 @@ class FailoverRun(ResetRun):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to go on with",
                 state=_KEPT,
-                next_step=f"sluice run {name} starts the first one; to begin with {self.to!r}, name it first in "
-                "source.kafka.clusters",
+                next_step=f"sluice run {self.pipeline.called} starts the first one; to begin with {self.to!r}, name it "
+                "first in source.kafka.clusters",
             )
         if tables.sink.as_it_is() is None and united(self.ledger, name):
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -199,13 +200,16 @@ class Gate:
             for each in settled
             if each.batch is not None and each.batch not in self._done
         ]
-        name = self.pipeline.name
+        name, called = self.pipeline.name, self.pipeline.called
         for late in self.ledger.verdicts.too_late(name, runs):
-            limit, decided_on = words[late.event]
+            (limit, decided_on), named = words[late.event], shlex.quote(late.run)
             done, way = (
-                ("published", f"it is in the sink; to take it back: sluice retract {name} {late.run} --reason TEXT")
+                (
+                    "published",
+                    f"it is in the sink; to take it back: sluice retract {called} {named} --reason TEXT",
+                )
                 if late.event == "BatchGivenUp"
-                else ("left out", f"its offsets are lost; to write them after all: sluice redrive {name}")
+                else ("left out", f"its offsets are lost; to write them after all: sluice redrive {called}")
             )
             when = f"batch {late.batch[1]} had been {done} by run {late.run} when it was {decided_on}"
             found.append(Excess(limit, "warned", f"{when} ({late.reason}): {way}"))
@@ -217,6 +221,7 @@ class Gate:
 
     def _refused(self, judgement: Judgement, batch: tuple[int, int] | None, more: Sequence[str]) -> QualityError:
         name, run = self.pipeline.name, self.run_id
+        called, named = self.pipeline.called, shlex.quote(run)
         which = f"run {run!r} of {name!r}" if batch is None else f"batch {batch[1]} of run {run!r} of {name!r}"
         state, ways = (
             f"{_ON_RECORD}; what was there before stays",
@@ -225,14 +230,14 @@ class Gate:
         if batch is not None:
             state = f"{_ON_RECORD}; earlier batches stay, and the next run reads the same offsets again"
             ways = (
-                f"fix the transform, the suite or the limits, and run this run again (--run {run}, or clear its task); "
-                f"or publish the batch as it is: sluice accept {name} {run} --reason TEXT; or give it up: sluice "
-                f"retract {name} {run} --reason TEXT"
+                f"fix the transform, the suite or the limits, and run it again (--run {named}, or clear its task); "
+                f"or publish the batch as it is: sluice accept {called} {named} --reason TEXT; or give it up: sluice "
+                f"retract {called} {named} --reason TEXT"
             )
         beyond = ""
         if more:
             beyond = f". It was accepted, but not with this: {'; '.join(more[:3])}"
-            ways += f"; or publish it unjudged, once: sluice run {name} --run {run} --no-validate"
+            ways += f"; or publish it unjudged, once: sluice run {called} --run {named} --no-validate"
         return QualityError(
             f"{which} is judged {judgement.verdict} before it is published: {'; '.join(causes(judgement.reasons)[:5])}"
             f"{beyond}",

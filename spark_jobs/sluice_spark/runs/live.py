@@ -324,7 +324,7 @@ class LiveRun(Run):
             f"batch {batch} of {name!r} was {what} ({decided.reason}): "
             "a run has to do that before the strategy changes",
             state="nothing was read or written; the position stays where it was",
-            next_step=f"sluice run {name} --recovery replay does it; then change the strategy",
+            next_step=f"sluice run {self.pipeline.called} --recovery replay does it; then change the strategy",
         )
 
     def _let_go(self, source: Source, tables: Tables) -> None:

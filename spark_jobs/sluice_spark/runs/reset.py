@@ -147,7 +147,7 @@ class ResetRun(Run):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to reset",
                 state=_KEPT,
-                next_step=f"sluice run {name} starts the first one",
+                next_step=f"sluice run {self.pipeline.called} starts the first one",
             )
         states, moment = source.snapshot() if states is None else states, self._moment()
         keys = [(state.topic, number) for state in states for number in state.partitions]

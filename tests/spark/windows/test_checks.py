@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,7 @@ from sluice_spark.transforms import sample
 from sluice_spark.windows.checks import refuse_across
 
 pytestmark = pytest.mark.spark
-TABLES = "tables: {carriers: {delta: {path: carriers}}, empty: {delta: {path: empty}}}\n"
+TABLES = "carriers", "empty"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -32,7 +32,7 @@ def views(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Iter
 
 WITH = "WITH s AS (SELECT * FROM source) "
 JOINED = "SELECT s.* FROM source s JOIN carriers c ON c.id = s.id"
-CASES: list[tuple[str, str, str | None]] = [
+CASES: list[tuple[Sequence[str], str, str | None]] = [
     (TABLES, "SELECT s.*, c.carrier FROM source s LEFT JOIN carriers c ON c.id = s.id", None),
     (TABLES, f"{JOINED} JOIN empty e ON e.id = c.id", None),
     (TABLES, "SELECT s.* FROM carriers c RIGHT JOIN source s ON c.id = s.id", None),
@@ -56,26 +56,27 @@ CASES: list[tuple[str, str, str | None]] = [
     (TABLES, f"{JOINED} LIMIT 5", "GlobalLimit"),
     (TABLES, f"{WITH} SELECT a.* FROM s a JOIN s b ON a.id = b.id, carriers", "WITH"),
     (TABLES, f"{JOINED} JOIN parquet.`{{other}}` o ON o.id = s.id", "Relation"),  # of no name in the file
-    ("", "SELECT * FROM source WHERE id IN (SELECT id FROM source)", "'source a second time'"),
-    ("", f"{WITH} SELECT * FROM s WHERE EXISTS (SELECT 1 FROM s o WHERE o.id = s.id)", "'source a second time'"),
-    ("", "SELECT * FROM source WHERE id IN (SELECT id FROM carriers)", "Relation"),
-    ("", JOINED, "'Join'"),
-    ("", "SELECT * FROM source", None),
-    ("", "SELECT * FROM source WHERE id IN (1, 2) AND id IN (SELECT * FROM VALUES (1))", None),
-    ("", f"{WITH} SELECT *, id + 1 AS more FROM s", None),
-    ("", "SELECT s.*, x FROM source s, LATERAL (SELECT s.id + 1 AS x)", None),
-    ("", "SELECT *, explode(array(1)) FROM source", None),
+    ((), "SELECT * FROM source WHERE id IN (SELECT id FROM source)", "'source a second time'"),
+    ((), f"{WITH} SELECT * FROM s WHERE EXISTS (SELECT 1 FROM s o WHERE o.id = s.id)", "'source a second time'"),
+    ((), "SELECT * FROM source WHERE id IN (SELECT id FROM carriers)", "Relation"),
+    ((), JOINED, "'Join'"),
+    ((), "SELECT * FROM source", None),
+    ((), "SELECT * FROM source WHERE id IN (1, 2) AND id IN (SELECT * FROM VALUES (1))", None),
+    ((), f"{WITH} SELECT *, id + 1 AS more FROM s", None),
+    ((), "SELECT s.*, x FROM source s, LATERAL (SELECT s.id + 1 AS x)", None),
+    ((), "SELECT *, explode(array(1)) FROM source", None),
 ]
 
 
 @pytest.mark.parametrize(("tables", "sql", "named"), CASES)
 def test_transform_before_state_leaves_each_record_by_itself_or_is_refused(
-    spark: SparkSession, tmp_path: Path, tables: str, sql: str, named: str | None
+    spark: SparkSession, tmp_path: Path, tables: Sequence[str], sql: str, named: str | None
 ) -> None:
     sql = sql.format(other=tmp_path / "other")
+    read = {name: {"delta": {"path": name}} for name in tables if name in sql}
     if "parquet." in sql:
         spark.createDataFrame([(1, "a")], "id LONG, x STRING").write.parquet(str(tmp_path / "other"))
-    pipeline = load(write(tmp_path, GOOD + tables + f'transform: {{sql: "{sql}"}}\n'))
+    pipeline = load(write(tmp_path, GOOD + f'tables: {read}\ntransform: {{sql: "{sql}"}}\n'))
     rows = source_columns(decode(spark.createDataFrame([], sample._RECORDS), pipeline.decode))
     rows.createOrReplaceTempView("source")
     if named is None:

@@ -23,7 +23,7 @@ from sluice.sources.kafka.config import KafkaSource
 def test_audit_lists_open_losses_and_the_next_command(story: Place, sluice: Sluice) -> None:
     for argument in ("p", str(story.file)):
         done = sluice("audit", argument)
-        assert (done.exit_code, f"sluice redrive {argument}" in done.stdout) == (0, True)
+        assert (done.exit_code, "sluice redrive p" in done.stdout) == (0, True)
     sluice.recorded("audit")
 
 

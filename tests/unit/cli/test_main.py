@@ -169,6 +169,15 @@ def test_status_shows_why_runs_failed(place: Place, sluice: Sluice, golden: Gold
     golden("status", said)
 
 
+def test_status_tells_a_run_at_work_from_one_whose_driver_died(place: Place, sluice: Sluice) -> None:
+    def state() -> str:
+        return str(sluice("status", "p", "--json").json[0]["state"])
+
+    with attempt(place.ledger, "r", state=None):
+        assert state() == "running"
+    assert state() == "open"
+
+
 def test_status_shows_windows_and_dedupe_with_the_watermark(golden: Golden) -> None:
     moved = {"rows": 1200, "late": 0, "partly_late": 0, "late_by": None, "closed_to": 1_356_998_400_000}
     more: list[dict[str, Any]] = [

@@ -162,6 +162,7 @@ def test_ledger_of_a_silent_database_is_named_without_its_password() -> None:
         "mysql+nosuch://u:{}@h/l",
         "postgresql://u:{}@h:x/d",
         "postgresql://u:{}@b:c@h/d",
+        "postgresql+psycopg2://u:two@{}@127.0.0.1:1/d",
     ],
 )
 def test_ledger_url_that_cannot_be_used_is_refused_without_its_password(url: str) -> None:

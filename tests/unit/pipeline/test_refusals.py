@@ -87,6 +87,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("cron-of-six-fields", 'schedule: {cron: "0 0 31 2 2 *"}', "schedule.cron"),
         ("cron-name-misspelt", 'schedule: {cron: "@hourlyy"}', "schedule.cron"),
         ("cron-on-a-day-that-never-comes", 'schedule: {cron: "0 0 30 2 *"}', "schedule.cron"),
+        ("cron-by-chance", 'schedule: {cron: "R R(0-3) * * *"}', "schedule.cron"),
         ("cron-a-number", "schedule: {cron: 5}", "schedule.cron"),
         ("cron-key-misspelt", 'schedule: {crom: "0 * * * *"}', "'cron'"),
         ("timezone-unknown", 'schedule: {cron: "0 * * * *", timezone: Mars/Phobos}', "schedule.timezone"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def test_failed_verdict_holds_until_it_is_accepted(place: Place, name: str) -> N
     assert place.holds() == "b"
     error = refused(place, "next")
     assert all(part in error.what for part in ("run 'b'", name))
-    assert "sluice accept p b --reason TEXT" in error.next_step
+    assert f"sluice accept {place.file} b --reason TEXT" in error.next_step
     assert error_for_exit_code(ExitCode.HELD) is HeldError
     for _ in range(2):
         assert accept(place.ledger, "p", "b", reason="known gap") == name
@@ -127,8 +128,10 @@ def test_held_pipeline_names_a_retraction_only_if_it_is_possible(place: Place, k
     assert [command.split()[1] for command in settling(load(str(place.file)), "a")] == ["accept", "retract"]
     place.configure(quality={"on_failed": "hold"}, **keys)
     way_out = refused(place, "next").next_step
-    assert ("sluice accept p a" in way_out, "sluice retract" in way_out) == (True, False)
-    assert settling(load(str(place.file)), "a") == ["sluice accept p a --reason TEXT"]
+    assert (f"sluice accept {place.file} a" in way_out, "sluice retract" in way_out) == (True, False)
+    assert settling(load(str(place.file)), "a") == [f"sluice accept {place.file} a --reason TEXT"]
+    (command,) = settling(load(str(place.file)), "it's 5 o'clock")
+    assert shlex.split(command)[3] == "it's 5 o'clock"
 
 
 @pytest.mark.parametrize(("upto", "held"), [(3, "a"), (5, None)])
@@ -214,7 +217,7 @@ def test_waiting_batch_holds_other_runs_until_a_decision(gated: Place, decide: C
     refuse_held(gated.ledger, load(str(gated.file)), "a")
     error = refused(gated, "b")
     assert "batch 1" in error.state
-    assert "sluice run p --run a" in error.next_step
+    assert f"sluice run {gated.file} --run a" in error.next_step
     again(gated, "a")
     assert (gated.holds(), waits()) == ("a", (1, 1))
     decide(gated.ledger, "p", "a", reason="x")

@@ -66,8 +66,8 @@ def test_pipeline_refuses_commands_that_it_cannot_carry_out(base: str, changes: 
     golden("possible", "\n".join(f"{name}: {error}" for name, error in errors.items()))
     assert (pipeline.no_intervals is None) == ("interval" not in errors)
     assert retraction.retractable(pipeline) == ("retract" not in errors)
-    way_out = redriving.way_out(pipeline, "p")
-    assert ("sluice redrive p --quarantined" in way_out) == ("redrive --quarantined" not in errors)
+    way_out = redriving.way_out(pipeline)
+    assert (f"sluice redrive {pipeline.called} --quarantined" in way_out) == ("redrive --quarantined" not in errors)
     assert ("to the source again" in way_out) == ("redrive --quarantined" in errors and not way_out.count("--start"))
 
 
@@ -135,7 +135,7 @@ def test_interval_has_the_strategy_that_was_chosen_or_that_of_live_runs_if_it_ca
 
 
 def test_records_that_a_window_did_not_take_go_into_it_by_an_interval() -> None:
-    assert "sluice run p --start TIME --end TIME" in way_out(modelled(base="window"), "p")
+    assert "sluice run p --start TIME --end TIME" in way_out(modelled(base="window"))
 
 
 def test_failover_takes_a_cluster_of_the_file_only() -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sluice.connections import Connection
-from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, TopicRecreatedError
+from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, TopicRecreatedError, quoted
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
 
@@ -48,11 +48,17 @@ class RedisStreams:
     def __init__(self, connection: Connection, owner: tuple[str, str] | None, field: str | None) -> None:
         import redis
 
-        extra = connection.extra
+        extra, host = connection.extra, connection.host or "localhost"
+        if "@" in host or "://" in host:
+            raise ConfigError(
+                f"connection {connection.conn_id!r}: its host is a URL, or has a login in it",
+                state=_STATE,
+                next_step="write the host's name alone, and the login and the password where they are kept secret",
+            )
         ssl = {key: extra[key] for key in extra if key.startswith("ssl")}
-        self._where = f"Redis ({connection.host or 'localhost'}:{connection.port or 6379})"
+        self._where = f"Redis ({host}:{connection.port or 6379})"
         self._redis: Any = redis.Redis(
-            host=connection.host or "localhost",
+            host=host,
             port=connection.port or 6379,
             username=connection.login,
             password=connection.password,
@@ -153,13 +159,13 @@ class RedisStreams:
             return call()
         except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
             raise AuthorizationError(
-                f"{self._where} refused: {error}",
+                f"{self._where} refused: {quoted(str(error))}",
                 state=_STATE,
                 next_step="correct login and password; the user needs XINFO, XRANGE, XREVRANGE, XGROUP",
             ) from error
         except (redis.ConnectionError, redis.TimeoutError) as error:
             raise SourceUnreachableError(
-                f"{self._where} does not answer: {error}",
+                f"{self._where} does not answer: {quoted(str(error))}",
                 state=_STATE,
                 next_step="start it, or correct the connection; the next run catches up",
             ) from error
@@ -171,9 +177,15 @@ class RedisStreams:
                     next_step="correct source.queue.streams, or add an entry, which makes the stream",
                 ) from error
             raise ConfigError(
-                f"{self._where} cannot answer for {stream!r}: {error}",
+                f"{self._where} cannot answer for {stream!r}: {quoted(str(error))}",
                 state=_STATE,
                 next_step="name a stream in source.queue.streams",
+            ) from error
+        except redis.RedisError as error:
+            raise SourceUnreachableError(
+                f"{self._where} does not answer as Redis does: {quoted(str(error))}",
+                state=_STATE,
+                next_step="correct host and port of the connection: another server answers there",
             ) from error
 
     def guide(self, ranges: Sequence[OffsetRange]) -> dict[str, list[Mark]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import uuid
 from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
@@ -383,6 +384,18 @@ def test_postgres_url_quotes_what_a_connection_says() -> None:
     assert ("sslmode=require" in url_of(odd), "iam" in url_of(odd)) == (True, False)
     with pytest.raises(ConfigError):
         url_of(Connection("c", "kafka", "h"))
+    for host in ("postgresql://me:s3cr3t@h", "me:s3cr3t@h"):
+        with pytest.raises(ConfigError, match="has a login in it") as caught:
+            url_of(Connection("c", "postgres", host))
+        assert "s3cr3t" not in str(caught.value)
+
+
+def test_postgres_server_that_accepts_and_is_silent_is_named_in_seconds(orders: Postgres) -> None:
+    assert "connect_timeout=10" in url_of(Connection("c", "postgres", "h"))
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        orders.connect(port=silent.getsockname()[1], extra={"connect_timeout": "2"})
+        with pytest.raises(SinkError, match="timeout"):
+            orders.writer()
 
 
 def test_postgres_errors_are_the_users_or_the_sinks(orders: Postgres) -> None:
