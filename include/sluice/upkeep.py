@@ -21,7 +21,7 @@ from sluice.audit.snapshot import last_commits
 from sluice.delta.names import ADOPTING, HOLDS, OWNER
 from sluice.delta.paths import check_removable
 from sluice.delta.table import Table
-from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError, described
+from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError, SluiceError, described
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -160,6 +160,7 @@ def _merge(table: Table) -> dict[str, Any]:
             sleep(_PAUSE)
             table = Table.open(table.name, table.path)
         check_removable(table.path, _paths(table))
+        _refuse_negative(table)
         try:
             found = table.delta.optimize.compact(target_size=_wanted(table), max_concurrent_tasks=_TASKS)
         except CommitFailedError as error:  # an interval or a redrive replaced the same files meanwhile
@@ -178,6 +179,30 @@ def _merge(table: Table) -> dict[str, Any]:
         state="it is as the others left it",
         next_step="compact again when no interval is running",
     ) from conflict
+
+
+def _refuse_negative(table: Table) -> None:
+    """Refuse a table whose partitions delta-rs would write as others: it cannot print a negative DECIMAL.
+
+    Raises
+    ------
+    ConfigError
+        With one of its values.
+    """
+    import pyarrow as pa
+
+    files = pa.table(table.delta.get_add_actions(flatten=True))
+    for name in (name for name in files.column_names if name.startswith("partition.")):
+        column = files.column(name)
+        if not pa.types.is_decimal(column.type):
+            continue
+        if (least := min(column.drop_null().to_pylist(), default=0)) < 0:
+            raise ConfigError(
+                f"the {table.name} {table.path} is partitioned by {name.removeprefix('partition.')}, which has "
+                f"negative values, such as {least}: delta-rs would write them as others",
+                state="nothing was changed",
+                next_step=f"let Spark merge the files: OPTIMIZE delta.`{table.path}`",
+            )
 
 
 def _survey(table: Table) -> dict[str, Any]:
@@ -358,9 +383,19 @@ def _used(table: Table, fs: Any, base: str, since: datetime) -> set[str]:
 
 
 def _failed(table: Table, what: str, error: Exception) -> SinkError:
+    before, now = table.delta.version(), None
+    with suppress(SluiceError):
+        now = Table.open(table.name, table.path).delta.version()
+    state = "no row was changed"
+    if now != before:
+        state = f"it had version {before} before, and has {'another' if now is None else now} now: if its rows are not "
+        state += f"as they were, RESTORE it to version {before}"
+    step = "fix the storage, and do it again. Tables with features that delta-rs cannot write, such as deletion"
+    step += " vectors,"
+    if "Cannot cast column" in str(error):
+        step = "its files have different fields within a map or a list, which delta-rs cannot merge: such tables"
     return SinkError(
         f"the {table.name} {table.path} was not {what}: {described(error)}",
-        state="no row was changed",
-        next_step="fix the storage, and do it again. Tables with features that delta-rs cannot write, such as deletion "
-        "vectors, need Spark's own OPTIMIZE and VACUUM",
+        state=state,
+        next_step=f"{step} need Spark's own OPTIMIZE and VACUUM",
     )

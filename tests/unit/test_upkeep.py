@@ -21,10 +21,11 @@ from tests.fixtures.books import Place, rows
 from tests.fixtures.deltas import aged, marked
 
 from sluice.delta.names import ADOPTING, HOLDS, OWNER
+from sluice.delta.table import Table
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError, SinkError
 from sluice.home import Home
 from sluice.pipeline import load
-from sluice.upkeep import compact, vacuum
+from sluice.upkeep import _failed, _merge, compact, vacuum
 
 DIED, LIVE = "batches/p-e1-000004-0123abcd", "batches/p-i2-000000-89abcdef"
 """Folders of attempts at a batch of the live epoch, and of an interval."""
@@ -77,6 +78,28 @@ def test_compact_merges_small_files_and_the_audit_balances(story: Place) -> None
     assert (len(used(story.path)), len(files(story.path))) == (1, 4)
     assert story.deep().problems == []
     assert compact(spec, story.home)[0]["merged"] == 0, "done twice, it does nothing"
+
+
+def test_compact_refuses_a_table_that_is_partitioned_by_negative_decimals(story: Place) -> None:
+    """delta-rs writes ``-3.25`` as ``-3.-25`` (1.6.6)."""
+    story.write()
+    schema = pa.schema([("n", pa.decimal128(10, 2)), ("_run", pa.string())])
+    made = DeltaTable.create(f"{story.path}_d", schema, partition_by=["n"])
+    there = [AddAction(f"n={value}/a", 1, {"n": value}, 0, True, "{}") for value in ("-3.25", "1.00")]
+    made.create_write_transaction(there, "append", schema, ["n"])
+    table = Table.open("sink", f"{story.path}_d")
+    with pytest.raises(ConfigError, match=r"partitioned by n, which has negative values, such as -3\.25"):
+        _merge(table)
+    assert DeltaTable(f"{story.path}_d").version() == 1
+
+
+def test_compact_that_fails_says_whether_the_table_changed(story: Place) -> None:
+    story.write()
+    table, then = Table.open("sink", story.path), "RESTORE it to version"
+    assert _failed(table, "compacted", OSError("full")).state == "no row was changed"
+    DeltaTable(story.path).alter.set_table_properties({"delta.targetFileSize": "1"})
+    found = _failed(table, "compacted", OSError("Cannot cast column 'm'"))
+    assert (then in found.state, "OPTIMIZE" in found.next_step, "storage" in found.next_step) == (True, True, False)
 
 
 def test_compact_does_not_merge_files_of_different_partitions(story: Place) -> None:

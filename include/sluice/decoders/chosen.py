@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field, PrivateAttr, model_validator
 
 from sluice.decoders.base import DecoderKind
 from sluice.decoders.format import Format
@@ -29,6 +29,8 @@ class Chosen(Strict):
     """The formats, by what chooses them; ``*`` stands for any text. An exact entry wins, then the first in the file."""
     default: Format | None = None
     """The format of all other records. Without it they go to the quarantine (rule ``format``)."""
+
+    _clusters: bool = PrivateAttr(default=False)
 
     @model_validator(mode="after")
     def _same(self) -> Chosen:
@@ -61,6 +63,11 @@ class Chosen(Strict):
         """The formats in the order of the file, the default last, each with what messages call it."""
         found = [(f"formats.{name}", form) for name, form in self.formats.items()]
         return found if self.default is None else [*found, ("default", self.default)]
+
+    @property
+    def clusters(self) -> bool:
+        """Whether the pipeline has several clusters: then a topic's name may stand behind that of its cluster."""
+        return self._clusters
 
     @property
     def exact(self) -> dict[str, int]:
@@ -114,7 +121,7 @@ class ByTopic(Chosen):
 
     def value_of(self, topic: str, headers: Sequence[tuple[str, Any]] | None) -> str | None:
         """Return the topic; of a stream of another cluster, its bare name."""
-        return topic.rpartition(":")[2]
+        return topic.rpartition(":")[2] if self.clusters else topic
 
     def unread(self, source: str, streams: Sequence[str], reads: Callable[[str], bool]) -> str | None:
         """Name an entry that no record chooses, or a topic whose records are all refused."""

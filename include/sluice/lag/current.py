@@ -139,7 +139,7 @@ class Known:
         name, epoch = pipeline.name, ledger.offsets.epoch(pipeline.name)
         source = pipeline.kafka.at(epoch.positions)
         place = home.checkpoint(name, epoch.number)
-        checkpoint, stamp = Checkpoint(place, epoch.positions), _stamp(place)
+        checkpoint, stamp = Checkpoint(place, epoch.positions, prefix=source.prefix), _stamp(place)
         positions, open_batch = checkpoint.positions(), checkpoint.open_batch()
         planned = checkpoint.end_of(open_batch) if open_batch is not None else None
         holds = None if pipeline.recovery.route is Route.LOG else surely_held(ledger, pipeline)  # the log goes on
@@ -370,7 +370,8 @@ def waiting(pipeline: Pipeline, connection: Callable[[str], Connection], *, home
     source = pipeline.source.kafka.at(epoch.positions)
     kafka = connection(source.active)
     try:
-        found = Checkpoint(home.checkpoint(pipeline.name, epoch.number), epoch.positions).positions()
+        place = home.checkpoint(pipeline.name, epoch.number)
+        found = Checkpoint(place, epoch.positions, prefix=source.prefix).positions()
         positions = None if found is None else bare_positions(found)
         with pipeline.source.kind.cluster(kafka, timeout=5) as cluster:
             states = cluster.snapshot(cluster.topics_of(source), isolation_level=source.isolation_level)

@@ -160,6 +160,8 @@ class Pipeline(Strict):
         if self.decode.deletes and (why := self.sink.config.undeletable(self.decode.names if plain else ())):
             raise ValueError(f"decode.{self.decode.key}.tombstone: delete: {why}")
         source = self.source.config
+        if self.decode.chosen:
+            self.decode.chosen._clusters = self.origins is not None
         if (chosen := self.decode.chosen) and (problem := chosen.unread(self.source.key, source.streams, source.reads)):
             raise ValueError(f"decode.{self.decode.key}: {problem}")
         self._refuse_partitions()

@@ -23,7 +23,7 @@ from typing import Any
 from sluice.errors import CheckpointError, begin_again
 from sluice.once import made_once
 from sluice.ranges import OffsetRange, Positions, ranges_between
-from sluice.sources.clusters import active_of, named_positions
+from sluice.sources.clusters import named_positions
 from sluice.storage import file_system, is_url
 
 __all__ = ["Checkpoint", "Clock"]
@@ -65,12 +65,15 @@ class Checkpoint:
     ----------
     start
         Where its epoch starts, if it follows another epoch.
+    prefix
+        What the names of its streams begin with: :meth:`sluice.sources.base.SourceConfig.prefix_at`. Spark knows
+        topics, and not of which cluster.
     """
 
-    def __init__(self, path: str, start: Positions | None = None) -> None:
+    def __init__(self, path: str, start: Positions | None = None, *, prefix: str = "") -> None:
         self.path = path
         self._start = start
-        self._prefix = active_of(start)  # Spark knows topics, and not of which cluster
+        self.prefix = prefix
         self._fs: Any
         self._fs, self._root = file_system(path)
 
@@ -93,7 +96,7 @@ class Checkpoint:
         with self._readable(name):
             positions = self._json(name, number)
             found = {t: {int(p): int(o) for p, o in parts.items()} for t, parts in positions.items()}
-            return named_positions(self._prefix, found)
+            return named_positions(self.prefix, found)
 
     def _milliseconds(self, name: str, key: str) -> int:
         with self._readable(name):

@@ -13,7 +13,6 @@ from contextlib import suppress
 from sluice.errors import LeaseHeldError
 from sluice.ranges import Positions
 from sluice.run.checkpoint import Checkpoint
-from sluice.sources.clusters import bare_positions
 
 __all__ = ["Transfer"]
 
@@ -78,8 +77,8 @@ class Transfer(Checkpoint):
         """
         lines = Checkpoint(self.beside)._content("offsets/0").splitlines()
         # as sources in Python write it: Spark compares texts
-        bare = sorted(bare_positions(positions).items())
-        where = json.dumps({topic: {str(p): o for p, o in sorted(parts.items())} for topic, parts in bare})
+        parts = sorted(positions.items())
+        where = json.dumps({stream: {str(p): o for p, o in sorted(each.items())} for stream, each in parts})
         self._put("offsets/0", b"\n".join([*lines[:2], where.encode()]))
 
     def take(self, watermark: int) -> None:

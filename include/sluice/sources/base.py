@@ -64,6 +64,10 @@ class SourceConfig(Strict):
         """Return the settings for an epoch that begins at these positions: of several clusters, one is read."""
         return self
 
+    def prefix_at(self, positions: Positions | None) -> str:
+        """Return what the names of an epoch's streams begin with, if there are several clusters."""
+        return ""
+
     def everywhere(self) -> Sequence[SourceConfig]:
         """Return the settings of each cluster, if there are several; else these."""
         return [self]

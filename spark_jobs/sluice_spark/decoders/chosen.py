@@ -65,7 +65,7 @@ def choice_of(config: Chosen) -> Column:
         value = last_header(config.name).cast("string")
         value = F.when(F.is_valid_utf8(value), value)
     else:
-        value = F.substring_index("topic", ":", -1)
+        value = F.substring_index("topic", ":", -1) if config.clusters else F.col("topic")
     found = F.when(F.lit(False), 0)
     for name, number in config.exact.items():
         found = found.when(value == name, number)

@@ -189,7 +189,8 @@ def _json_field(f: T.StructField, text: Column) -> Read:
         bare = F.regexp_replace(F.regexp_replace(text, r"\\.", ""), '"[^"]*"', '""')
         rounded = bare.rlike(_ROUNDED) & _any(column, kind, _is_double)
         huge = _again(text, f.name, "STRING").rlike(_HUGE_WHOLE)
-        read.problems.append(("digits", text.rlike(_LONG_NUMBER) & (huge | kept.contains("Infinity") | rounded)))
+        infinite = kept.rlike('"-?Infinity"') & _any(column, kind, _is_double)
+        read.problems.append(("digits", bare.rlike(_LONG_NUMBER) & (huge | infinite | rounded)))
     if holds(kind, _is_floating) and not _is_floating(kind):
         large = _any(column, kind, is_large)
         long = _again(text, f.name, "STRING").rlike(_LONG_WHOLE)

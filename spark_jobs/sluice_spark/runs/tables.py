@@ -69,7 +69,8 @@ class Tables:
         number = epoch.number
         path, kind = home.resolve(pipeline.sink.config.location_of(pipeline.name)), pipeline.sink.kind
         app = app_id(pipeline.name, number)
-        checkpoint = Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions)
+        prefix = pipeline.source.config.prefix_at(epoch.positions)
+        checkpoint = Checkpoint(home.checkpoint(pipeline.name, number), epoch.positions, prefix=prefix)
         log = WriteAheadLog(home.log(pipeline.name), pipeline.name)
         sink = kind.opened(pipeline.sink.config, path, app)
         return cls(
@@ -128,7 +129,7 @@ class Tables:
         return replace(
             self,
             epoch=Epoch(self.epoch.number, Route.DIRECT, start),
-            checkpoint=Checkpoint(self.applied, start),
+            checkpoint=Checkpoint(self.applied, start, prefix=self.checkpoint.prefix),
             applied=None,
         )
 

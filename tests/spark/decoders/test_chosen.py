@@ -68,6 +68,14 @@ def test_by_header_default_takes_what_no_entry_names(spark: SparkSession) -> Non
     assert found(spark, spec, given) == [{"id": 2, "s": "y"}] * 4 + [("json", None)]
 
 
+def test_by_topic_chooses_by_the_whole_name_of_a_queue_s_stream(spark: SparkSession) -> None:
+    chosen = Decode(by_topic={"formats": {"orders:eu": JSON, "eu": CSV}}).chosen
+    frame = frame_of(spark, [Record(b"{}", "orders:eu"), Record(b"{}", "eu")])
+    for clusters, wanted in ((False, [0, 1]), (True, [1, 1])):
+        chosen._clusters = clusters
+        assert sorted(row[0] for row in frame.select(choice_of(chosen)).collect()) == wanted
+
+
 def test_by_header_chooses_as_the_model_in_python(spark: SparkSession) -> None:
     keys = ["a", "*", "a*b", "x*y*z", "a.b", "(*", "a+b", "\\*", "é*", "*/*;q=#1 2"]
     values = ["a", "", "ab", "aXb", "aXbc", "xyz", "x y z\n", "a.b", "a+b", "(", "\\d", "é", "q/w;q=#1 2", "aab", None]

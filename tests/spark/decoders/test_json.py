@@ -326,7 +326,7 @@ HOLDS: dict[str, tuple[dict[str, str], dict[str, bool]]] = {
          "1e-400": False, '{"n": 123456789012345678901e-3}': False, "1.234567890123456789e5": False, "9" * 39: False,
          "9" * 38: True, "0.12345678901234567890123456789012345678": True, "1.2345678901234567e+19": True,
          "5e-324": True, "0e-400": True, "1e300": True, '{"k1e-999": "\\"1e-999, 0.' + "1" * 50 + '"}': True,
-         "1e400": False},
+         "1e400": False, '"Infinity Pools"': True, '"Infinity"': True, '{"a": "-Infinity", "b": 1.5e3}': True},
     ),
     "float": (
         {"STRUCT<a: FLOAT>": '{"a": %s}', "ARRAY<FLOAT>": "[1, %s]", "MAP<STRING, ARRAY<FLOAT>>": '{"k": [%s]}'},
@@ -341,7 +341,7 @@ def test_json_type_rounds_no_number_of_more_digits_than_it_holds(spark: SparkSes
     forms, holds = HOLDS[kind]
     wanted = {number: None if held else "digits" for number, held in holds.items()}
     for schema, form in forms.items():
-        records = [Record(f'{{"v": {form % number}, "s": "1e-999"}}'.encode()) for number in wanted]
+        records = [Record(f'{{"v": {form % number}, "s": "6ae2fa2e-5938 1e-999"}}'.encode()) for number in wanted]
         spec = pipeline_for({"json": {"schema": f"v {schema}, s STRING"}})
         rules = [row[RULE] for row in decode(frame_of(spark, records), spec.decode).select(RULE).collect()]
         assert dict(zip(wanted, rules, strict=True)) == wanted, schema

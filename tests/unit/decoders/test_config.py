@@ -129,7 +129,18 @@ def test_chosen_format_is_by_the_last_of_several_headers() -> None:
         ([("h", b"")], ""),
     ]:
         assert spec.value_of("t", headers) == value
-    assert ByTopic(formats={"*": JSON}).value_of("there:t", None) == "t", "the topic of another cluster"
+
+
+def test_by_topic_chooses_by_the_whole_name_unless_the_topic_is_that_of_another_cluster(tmp_path: Path) -> None:
+    clusters = {"kafka": {"clusters": ["here", "there"], "topics": ["t"], "origin_header": "o"}}
+    queue = {"queue": {"kind": "redis_streams", "connection": "redis", "streams": ["orders:eu", "eu"]}}
+    found = {}
+    for source, name, topic in ((clusters, "t", "there:t"), (queue, "orders:eu", "orders:eu"), (queue, "eu", "eu")):
+        formats = {name: JSON} if source is clusters else {"orders:eu": JSON, "eu": CSV}
+        chosen = loaded(tmp_path, {"by_topic": {"formats": formats}}, source).decode.chosen
+        assert chosen
+        found[topic] = chosen.value_of(topic, None)
+    assert found == {"there:t": "t", "orders:eu": "orders:eu", "eu": "eu"}
 
 
 REFUSED: dict[str, dict[str, Any]] = {

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from tests.fixtures.books import span, split
 from tests.fixtures.checkpoints import commit, written
+from tests.fixtures.pipelines import modelled
 from tests.fixtures.wal import Made
 
 from sluice.errors import CheckpointError, LeaseHeldError
@@ -297,6 +298,18 @@ def made(transfer: Transfer, watermark: int) -> None:
     for name, text in files.items():
         (beside / name).parent.mkdir(parents=True, exist_ok=True)
         (beside / name).write_text(text)
+
+
+def test_checkpoint_names_streams_as_the_source_does(tmp_path: Path) -> None:
+    """A queue's streams may have a colon in their names; only a Kafka topic may stand behind its cluster's name."""
+    start = {"orders:eu": {0: 7}, "refunds": {0: 3}}
+    queue = modelled(base="queue").source.config
+    kafka = modelled(base="clusters").source.config
+    assert (queue.prefix_at(start), kafka.prefix_at({"b:t": {0: 7}})) == ("", "b:")
+    transfer = Transfer(f"{tmp_path}/p/epoch-2", 1)
+    made(transfer, 40)
+    transfer.plan(start)
+    assert Checkpoint(f"{tmp_path}/p/epoch-2", start, prefix=queue.prefix_at(start)).end_of(0) == start
 
 
 def test_transferred_state_goes_on_behind_a_batch_that_read_nothing(tmp_path: Path) -> None:

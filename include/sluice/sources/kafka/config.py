@@ -145,6 +145,10 @@ class KafkaSource(SourceConfig):
         """Return the same topics in the cluster that an epoch with these positions reads; see :meth:`on`."""
         return self.on(active_of(positions))
 
+    def prefix_at(self, positions: Positions | None) -> str:
+        """Return ``CONNECTION:`` of the cluster that the epoch reads; nothing for the first one."""
+        return active_of(positions)
+
     def everywhere(self) -> list[KafkaSource]:
         """Return the same topics in each of the clusters."""
         return [self.on(self.prefix_of(name)) for name in self.clusters or [self.connection]]
