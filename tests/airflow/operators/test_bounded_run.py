@@ -287,10 +287,10 @@ def test_validate_goes_on_after_a_warning_or_an_acceptance(
     operator = make(ValidateOperator)
     pipeline_file("p", on_failed="warn")
     assert operator.execute(context()) == "failed"
-    pipeline_file("p", on_failed="hold")
+    file = pipeline_file("p", on_failed="hold")
     with pytest.raises(QualityError) as caught:
         operator.execute(context())
-    assert "sluice accept p manual__1 --reason TEXT" in caught.value.next_step
+    assert f"sluice accept {file} manual__1 --reason TEXT" in caught.value.next_step
     accept(Ledger.open(), "p", "manual__1", reason="known gap")
     assert operator.execute(context()) == "failed"
 
