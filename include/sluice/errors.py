@@ -104,6 +104,10 @@ class SluiceError(Exception):
         self.state = state
         self.next_step = next_step
 
+    def as_dict(self) -> dict[str, str]:
+        """Return the error as commands with ``--json`` print it."""
+        return {"type": type(self).__name__, "what": self.what, "state": self.state, "next": self.next_step}
+
     def __str__(self) -> str:
         lines = [self.what]
         if self.state:

@@ -661,12 +661,14 @@ def main() -> None:
         os._exit(1)  # Python would try once more to write the rest
     except SluiceError as error:
         err.print(f"sluice: error: {error}", markup=False)
-        told = {"type": type(error).__name__, "what": error.what, "state": error.state, "next": error.next_step}
-        _end(int(error.exit_code), told, before)
+        _end(int(error.exit_code), error.as_dict(), before)
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)
         what = "wrong option or argument" if code == _USAGE else f"it ended with exit code {code}"
-        _end(code, {"type": "Ended", "what": f"{what}: stderr says more", "state": "", "next": ""}, before)
+        from sluice.launch.launcher import last_words
+
+        told = {"type": "Ended", "what": f"{what}: stderr says more", "state": "", "next": ""}
+        _end(code, last_words() or told, before)
 
 
 def _end(code: int, error: dict[str, str], before: int) -> None:

@@ -7,19 +7,21 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 from sluice.connections import Connection
 from sluice.launch.submit import SparkSubmit, is_small, submit
-from sluice.launch.watchdog import LAUNCHER
+from sluice.launch.watchdog import LAST_WORDS, LAUNCHER
 from sluice.ledger import Holder
 from sluice.pipeline import Pipeline
 from sluice.run.actions import RunRequest
 
-__all__ = ["NOISE", "Interrupted", "Launcher", "LocalProcess"]
+__all__ = ["NOISE", "Interrupted", "Launcher", "LocalProcess", "last_words"]
 
 NOISE = (
     "WARNING: Using incubator modules: ",
@@ -42,8 +44,15 @@ _ENDED = signal.SIGURG
 """Tells the filter that the application was ended: what Spark's threads say to that is of no use, what Sluice says is.
 Whoever does not know the signal ignores it."""
 
+_heard: list[dict[str, str]] = []
+
 _LINGERING = 5
 """Seconds in which the rest of a log comes after its writer has ended."""
+
+
+def last_words() -> dict[str, str] | None:
+    """Return the error with which the last application ended that this process started; None if it left none."""
+    return _heard[-1] if _heard else None
 
 
 class Interrupted(SystemExit):
@@ -112,6 +121,7 @@ class LocalProcess:
         """
         # its group outlives a SIGKILL of this process, so it looks for itself whether this one is there
         env = {**os.environ, **submission.env, LAUNCHER: json.dumps(asdict(Holder.me("launcher")))}
+        _heard.clear()
         asked: list[int] = []
         started: list[int] = []
 
@@ -127,15 +137,23 @@ class LocalProcess:
         for handled in (signal.SIGINT, signal.SIGTERM):
             signal.signal(handled, end)
         with (
+            tempfile.TemporaryDirectory(prefix="sluice-") as folder,
             _without_noise() as screen,
             subprocess.Popen(
-                submission.argv(), env=env, stdout=screen.stdin, stderr=screen.stdin, start_new_session=True
+                submission.argv(),
+                env={**env, LAST_WORDS: f"{folder}/error.json"},
+                stdout=screen.stdin,
+                stderr=screen.stdin,
+                start_new_session=True,
             ) as child,
         ):
             started.append(child.pid)
             for number in asked:
                 end(number, None)
-            return child.wait()
+            code = child.wait()
+            with suppress(OSError, ValueError):
+                _heard.append(json.loads(Path(folder, "error.json").read_text(encoding="utf-8")))
+            return code
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.utils import is_remote
 
 from sluice.errors import ExitCode, SluiceError, described
-from sluice.launch.watchdog import end_with_launcher
+from sluice.launch.watchdog import end_with_launcher, tell_launcher
 from sluice.pipeline.spark import WEB_UI
 from sluice_spark.engine.logs import logger
 
@@ -46,6 +46,7 @@ def run_main(main: Callable[[], None]) -> None:
         main()
     except SluiceError as error:
         print(f"sluice: error: {error}", file=sys.stderr, flush=True)  # noqa: T201
+        tell_launcher(error)
         code = int(error.exit_code)
     except KeyboardInterrupt:
         code = 130

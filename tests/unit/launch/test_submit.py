@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -193,6 +195,33 @@ def test_application_log_is_whole_without_a_needless_warning() -> None:
     assert log.splitlines() == [b"first", b"\xff no text", f"the {_WARNING}".encode()]
 
 
+_DRIVER = """
+from sluice.errors import LeaseHeldError
+from sluice_spark.engine.session import run_main
+
+def main():
+    raise LeaseHeldError("another run is at work", state="nothing was read", next_step="try again")
+
+run_main(main)
+"""
+
+
+def test_launcher_knows_the_error_that_ended_its_application() -> None:
+    start = "import json" + _START.replace("import LocalProcess", "import LocalProcess, last_words")
+    start = start.replace("sys.exit(", "print(").replace("(said))", "(said), json.dumps(last_words()))")
+    found = []
+    for script in (shlex.join([sys.executable, "-c", _DRIVER]), "exit 3"):
+        done = subprocess.run([sys.executable, "-c", start, script], capture_output=True, text=True, check=True)
+        found.append(done.stdout.strip())
+    told = {
+        "type": "LeaseHeldError",
+        "what": "another run is at work",
+        "state": "nothing was read",
+        "next": "try again",
+    }
+    assert found == [f"40 {json.dumps(told)}", "3 null"]
+
+
 def test_application_log_has_the_last_lines_after_ctrl_c() -> None:
     """Only Sluice's own lines; threads of a JVM end with a trace."""
     trap = "echo Exception in thread; echo 12:00:00 sluice: last words; echo at java.lang; exit 1"
@@ -252,7 +281,7 @@ def test_application_log_is_silent_about_classes_that_spark_has() -> None:
 
 
 def test_submit_takes_a_run_id_that_begins_like_an_option_and_no_endless_reason() -> None:
-    asked = RunRequest("-x", Recovery.REPLAY, reason="-y")
+    asked = RunRequest("x", Recovery.REPLAY, reason="-y")
     assert parsed(started(asked).arguments[1:]) == asked
     with pytest.raises(ConfigError, match="200,000 characters"):
         RunRequest("r", Recovery.REPLAY, reason="x" * 200_000)
