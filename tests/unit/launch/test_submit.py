@@ -280,7 +280,7 @@ def test_application_log_is_silent_about_classes_that_spark_has() -> None:
     assert {re.sub(r"\$?\.class$", "", name).replace("/", ".") for name in found} == names
 
 
-def test_submit_takes_a_run_id_that_begins_like_an_option_and_no_endless_reason() -> None:
+def test_submit_takes_a_reason_that_begins_like_an_option_and_no_endless_one() -> None:
     asked = RunRequest("x", Recovery.REPLAY, reason="-y")
     assert parsed(started(asked).arguments[1:]) == asked
     with pytest.raises(ConfigError, match="200,000 characters"):
