@@ -60,9 +60,8 @@ def backlog(
     SluiceError
         If the checkpoint or the ledger cannot be read.
     """
-    running = ledger.runs.running(
-        pipeline.name
-    )  # first: what a run that ends meanwhile has read is no lag without a run
+    # first: what a run that ends meanwhile has read is no lag without a run
+    running = ledger.runs.running(pipeline.name)
     asked = _Asked(pipeline, Known.of(pipeline, home, ledger), running, limits or Limits.of(pipeline.lag), now)
     asked.look(cluster)
     return asked.full(cluster) if ages else asked.plain()
@@ -390,7 +389,6 @@ def _history(ledger: Ledger, pipeline: str) -> list[PastRun]:
             (row.error or {}).get("exit_code"),
             settled=number == 0 and row.state == "failed" and ledger.verdicts.is_decided(pipeline, row.run),
         )
-        for number, (row, planned, committed) in enumerate(
-            ledger.runs.past(pipeline, limit=9)
-        )  # nobody asks of older ones
+        # nobody asks of older ones
+        for number, (row, planned, committed) in enumerate(ledger.runs.past(pipeline, limit=9))
     ]

@@ -42,9 +42,8 @@ class Settled:
 def settled_of(ledger: Ledger, pipeline: str) -> Settled:
     """Return what the ledger knows to be settled."""
     reached: Positions = ledger.offsets.reached(pipeline)
-    for stream, parts in ledger.offsets.resets(
-        pipeline
-    ).left.items():  # a stream may be left before a record of it was read
+    # a stream may be left before a record of it was read
+    for stream, parts in ledger.offsets.resets(pipeline).left.items():
         for partition, offset in parts.items():
             there = reached.setdefault(stream, {})
             there[partition] = max(offset, there.get(partition, 0))

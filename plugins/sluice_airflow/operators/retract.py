@@ -99,9 +99,8 @@ class RetractOperator(SubmitOperator):
         possible(pipeline)
         if of_run is not None:
             check_unsettled(ledger, pipeline.name, of_run)
-        known = ledger.runs.find(
-            pipeline.name, self.run_id
-        )  # an attempt that died may have been the one that retracted
+        # an attempt that died may have been the one that retracted
+        known = ledger.runs.find(pipeline.name, self.run_id)
         if known is None and not standing(ledger, pipeline.name, run_id=of_run, ranges=ranges):
             raise AirflowSkipException("it was retracted before, or never written")
         self.carry_out(pipeline, Retract(self.run_id, str(self.reason), of_run, tuple(ranges)), context)
