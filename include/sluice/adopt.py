@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -87,6 +88,7 @@ class Adoption:
             for folder in (self.home.join("checkpoints", "{}"), self.home.log("{}"), self.home.source("{}")):
                 source, target = folder.format(old), folder.format(new)
                 if os.path.isdir(source):
+                    _refuse_both(source, target)
                     os.rename(source, target)
             point("folders-adopted")
             self.ledger.adopted(lease, old)
@@ -183,6 +185,29 @@ class Adoption:
         return {
             f"sluice:{self.new.name}:{name.removeprefix(prefix)}": batch for name, batch in held.items() if batch >= 0
         }
+
+
+def _refuse_both(*folders: str) -> None:
+    """Refuse to choose between two folders of state: a run that was refused in the middle of the transfer made one.
+
+    Raises
+    ------
+    ConfigError
+        With both.
+    """
+    if not all(map(os.path.isdir, folders)):
+        return
+    made = {folder: min(os.path.getmtime(path) for path in _below(folder)) for folder in folders}
+    older, newer = sorted(folders, key=made.__getitem__)
+    raise ConfigError(
+        f"{older} and {newer} both exist: a run that was refused while the transfer was under way made one of them",
+        state="the completed steps are recorded; until the transfer is complete, no run of either name starts",
+        next_step=f"the state is in the older one: rm -r {shlex.quote(newer)}, then repeat the same command",
+    )
+
+
+def _below(folder: str) -> list[str]:
+    return [os.path.join(at, name) for at, _, names in os.walk(folder) for name in names] or [folder]
 
 
 def _open(path: str) -> Any:

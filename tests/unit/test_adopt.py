@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,31 @@ def test_adopt_renames_a_pipeline_again_and_back(place: Place) -> None:
         assert [r.pipeline for r in place.ledger.runs.newest()] == [new]
         assert settings(place)["sluice.pipeline"] == new
         assert DeltaTable(place.path).transaction_version(f"sluice:{new}:1") == 0
+
+
+def test_adopt_that_goes_on_names_the_folder_that_a_refused_run_made_meanwhile(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = Path(place.home.source("p")), Path(place.home.source("new"))
+    old.mkdir(parents=True)
+    (old / "id").write_text("the pipeline's")
+    os.utime(old / "id", (1, 1))
+
+    def die(*_: object) -> None:
+        raise OSError("died")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("sluice.adopt.os.rename", die)
+        with pytest.raises(OSError, match="died"):
+            adopt(place)
+    new.mkdir()
+    (new / "id").write_text("a refused run's")
+    with pytest.raises(ConfigError, match="both exist") as caught:
+        adopt(place)
+    assert f"rm -r {new}, then" in caught.value.next_step
+    shutil.rmtree(new)
+    assert adopt(place) is True
+    assert (new / "id").read_text() == "the pipeline's"
 
 
 class Log(Made):
