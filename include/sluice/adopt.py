@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from sluice.wal.cleaning import applied_batch
 __all__ = ["Adoption"]
 
 _UNTOUCHED = "nothing was changed"
+_MADE_FIRST = {"id", "rate.json"}
 
 
 @dataclass(frozen=True)
@@ -142,7 +144,9 @@ class Adoption:
                     next_step="choose a name that no pipeline has used",
                 )
         for folder in (self.home.join("checkpoints", new), self.home.log(new), self.home.source(new)):
-            if os.path.isdir(folder):
+            if _is_of_a_refused_run(folder):
+                shutil.rmtree(folder)
+            elif os.path.isdir(folder):
                 raise ConfigError(
                     f"{folder} already exists: it holds the state of another pipeline {new!r}",
                     state=_UNTOUCHED,
@@ -204,6 +208,11 @@ def _refuse_both(*folders: str) -> None:
         state="the completed steps are recorded; until the transfer is complete, no run of either name starts",
         next_step=f"the state is in the older one: rm -r {shlex.quote(newer)}, then repeat the same command",
     )
+
+
+def _is_of_a_refused_run(folder: str) -> bool:
+    """Return whether a folder has no more than what a source makes before its first run is refused or goes on."""
+    return os.path.isdir(folder) and set(os.listdir(folder)) <= _MADE_FIRST
 
 
 def _below(folder: str) -> list[str]:

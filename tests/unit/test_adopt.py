@@ -69,7 +69,11 @@ def test_adopt_ignores_refused_runs_of_the_new_name(place: Place) -> None:
             place.ledger.interval_resolved(lease, march, ranges=[], whole=False, topic_ids={})
     with attempt(place.ledger, "r0", pipeline="new", state="failed"):
         pass
+    made = Path(place.home.source("new"))
+    made.mkdir(parents=True)
+    (made / "id").write_text("a refused run's")
     assert adopt(place) is True
+    assert not made.exists()
     for _ in range(2):
         (run,) = place.ledger.runs.newest("new")
         assert (run.run, run.state, run.verdict, run.attempts) == ("r0", "done", "passed", 1)

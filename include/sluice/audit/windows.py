@@ -280,7 +280,7 @@ def _way_out(pipeline: Pipeline, item: Mapping[str, Any]) -> str:
     if window.output == "complete":
         return "The next run that reads a record writes all windows again"
     if pipeline.no_intervals is not None:
-        return f"To write all rows again: {begin_again(pipeline.name, truncate=True)}"
+        return f"To write all rows again: {begin_again(pipeline.called, truncate=True)}"
     step = round(window.step.total_seconds() * 1000)
     start, end = (instant(time * 1000) for time in (item["start"], item["start"] + step))
     earlier = "" if window.gap is None else "; with an earlier start, if it is a part of a session that begins before"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ from sluice_spark.runs.restored import refuse_restored
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink, SettlingSink, Sink
 
-__all__ = ["Run"]
+__all__ = ["Run", "finding"]
 
 
 @dataclass
@@ -80,7 +81,7 @@ class Run(ABC):
                     self._close_failed(lease, held, time.monotonic() - began)
                 raise  # each hour's refusal is no run, unless it landed records
             except SluiceError as error:
-                error.next_step = error.next_step.replace("PIPELINE", name)  # where it was raised, nobody knew the name
+                error.next_step = finding(error.next_step, self.pipeline)
                 self._close_failed(lease, error, time.monotonic() - began)
                 raise
             except Exception as error:
@@ -248,3 +249,10 @@ class Run(ABC):
             )
         except SluiceError as second:
             logger.warning("the failure could not be recorded in the ledger: %s", second.what)
+
+
+def finding(step: str, pipeline: Pipeline) -> str:
+    """Return a next step whose commands find the pipeline: where an error was raised, its name was known at most."""
+    step = step.replace("PIPELINE", pipeline.name)
+    named = rf"(sluice [a-z-]+ ){re.escape(pipeline.name)}(?![\w.-])"
+    return re.sub(named, lambda found: found[1] + pipeline.called, step)
