@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from sluice.errors import ConfigError
 
-__all__ = ["Connection", "Store", "example_of", "find", "look_up", "variable_of"]
+__all__ = ["Connection", "Store", "check_host", "example_of", "find", "look_up", "variable_of"]
 
 _GROUP = "sluice.connections"
 
@@ -90,6 +90,22 @@ class Connection:
             "extra": self.extra,
         }
         return json.dumps({k: v for k, v in data.items() if v})
+
+
+def check_host(connection: Connection) -> None:
+    """Refuse a host that is a URL or has a login in it: messages name the host, and would show the password.
+
+    Raises
+    ------
+    ConfigError
+        Without the host.
+    """
+    if "@" in (connection.host or "") or "://" in (connection.host or ""):
+        raise ConfigError(
+            f"connection {connection.conn_id!r}: its host is a URL, or has a login in it",
+            state="nothing was read or written",
+            next_step="write the host's name alone, and the login and the password where they are kept secret",
+        )
 
 
 class Store(Protocol):

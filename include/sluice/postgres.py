@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from urllib.parse import quote, urlencode
 
-from sluice.connections import Connection
+from sluice.connections import Connection, check_host
 from sluice.errors import ConfigError
 
 __all__ = ["WRONG", "literal", "name_of", "text_of", "url_of"]
@@ -40,12 +40,7 @@ def url_of(connection: Connection) -> str:
             next_step='write it in JSON form, for example {"conn_type":"postgres","host":"localhost","login":"me",'
             '"password":"...","schema":"shop"}, where schema is the name of the database',
         )
-    if "@" in connection.host or "://" in connection.host:
-        raise ConfigError(
-            f"connection {connection.conn_id!r}: its host is a URL, or has a login in it",
-            state="nothing was read or written",
-            next_step="write the host's name alone, and the login and the password where they are kept secret",
-        )
+    check_host(connection)
     who = quote(connection.login or "", safe="")
     if connection.password:
         who += f":{quote(connection.password, safe='')}"

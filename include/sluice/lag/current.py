@@ -389,6 +389,6 @@ def _history(ledger: Ledger, pipeline: str) -> list[PastRun]:
             (row.error or {}).get("exit_code"),
             settled=number == 0 and row.state == "failed" and ledger.verdicts.is_decided(pipeline, row.run),
         )
-        # nobody asks of older ones
+        # older ones do not change the status
         for number, (row, planned, committed) in enumerate(ledger.runs.past(pipeline, limit=9))
     ]

@@ -244,7 +244,7 @@ class Runs(Histories):
         """Return how many offsets each of the newest live runs committed, and in how many seconds.
 
         They count from the start of the first batch to the last commit. Left out are runs that failed or were tried
-        again, because nobody was at work for a part of their time, and those by way of the write-ahead log, because
+        again, because no driver was at work for a part of their time, and those by way of the write-ahead log, because
         landing does a part of the work before a batch starts.
         """
         table, events, parts = schema.run, schema.event, schema.account
@@ -271,7 +271,7 @@ class Runs(Histories):
         ]
 
     def former_names(self, pipeline: str) -> set[str]:
-        """Return the former names of a pipeline; see :meth:`Ledger.adopted`."""
+        """Return the former names of a pipeline; see :meth:`sluice.ledger.Ledger.adopted`."""
         table = schema.event
         query = sa.select(table.c.payload).where(table.c.pipeline == pipeline, table.c.type == "PipelineAdopted")
         return {row["payload"]["from"] for row in self._rows(query)}

@@ -30,7 +30,7 @@ class Decision:
     batch: tuple[int, int] | None = None
     """Epoch and number; None if it is about a whole run."""
     faults: dict[str, int | None] | None = None
-    """What was wrong with the batch that was accepted (:func:`sluice.run.verdict.faults`); None if it is not known."""
+    """The faults of the batch that was accepted (:func:`sluice.run.verdict.faults`); None if they are not known."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Decision:

@@ -340,7 +340,7 @@ class Pipeline(Strict):
 
     @property
     def called(self) -> str:
-        """What a command takes for the pipeline, quoted for a shell: its name, or the path of a file elsewhere."""
+        """The argument by which commands find it, quoted for a shell: its name, or the path of a file elsewhere."""
         return self._called or self.name
 
     @property

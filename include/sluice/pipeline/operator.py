@@ -1,4 +1,4 @@
-"""What keeps state from run to run."""
+"""The base of the sections of a pipeline file that keep state from run to run."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class StateOperator(Strict):
     """A section of the pipeline file because of which Spark's checkpoint keeps state from run to run.
 
     A new one is a subclass, a field of :class:`~sluice.pipeline.Pipeline`, a writer of its batches
-    (``sluice_spark/batch/``), and an entry in ``sluice_spark/windows/operators.py``.
+    (``sluice_spark/batch/``), and a line in ``sluice_spark/windows/operators.py`` and ``sluice_spark/runs/context.py``.
     """
 
     key: ClassVar[str]
     """Its key in the file, and in the definition that a checkpoint has."""
     said: ClassVar[str]
-    """What it is called in a sentence."""
+    """Its name in a sentence."""
     holding: ClassVar[str]
-    """What an epoch with state of it has."""
+    """A predicate for messages: that an epoch has state of it."""
     unredrivable: ClassVar[str]
     """Why a pipeline that has it cannot redrive records."""
     combines: ClassVar[bool] = True

@@ -15,7 +15,7 @@ __all__ = ["Lag", "Schedule", "check_cron", "is_cron"]
 
 
 _CHANCE = re.compile(r"(?i)(?<![a-z])r(?![a-z])")
-"""What croniter takes for a time by chance, another one each time that it is asked."""
+"""A field in place of which croniter chooses a time at random, again for each question."""
 
 
 def is_cron(text: Any) -> bool:

@@ -15,7 +15,7 @@ from sluice.text import checked_reason
 __all__ = ["MAY_BE_OUT", "accept", "check_unsettled", "give_up"]
 
 MAY_BE_OUT = "if a run that died had published it before, the next run's verdict says so"
-"""What is said of a batch that was given up after such a run (``ledger.verdicts.unfinished_since_judged``)."""
+"""The hint for a batch that was given up after such a run (``ledger.verdicts.unfinished_since_judged``)."""
 
 
 def accept(ledger: Ledger, pipeline: str, run_id: str, *, reason: str, new_normal: bool = False) -> str:

@@ -106,10 +106,10 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
     waits = waiting(ledger, name, run)
     if waits is None:
         there, back = "what that run wrote is in the sink", "take its rows back"
-        anew = f"sluice validate {called} {named}, or clear its task validate"
+        again = f"sluice validate {called} {named}, or clear its task validate"
     else:
         there, back = f"its batch {waits[1]} is not published", "give it up"
-        anew = f"sluice run {called} --run {named}"
+        again = f"sluice run {called} --run {named}"
     retract = f"{back}: sluice retract {called} {named} --reason TEXT"
     others = [other for other in (run.judgement or {}).get("runs") or [] if other != run.run]
     others = [other for other in others if _has_rows(ledger, name, [other])]
@@ -122,7 +122,7 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
         state=f"nothing was read or written now; {there}, and new records wait in the source, for as long as it "
         "retains them",
         next_step=f"look at it: sluice status {name}. Then accept it: sluice accept {called} {named} --reason TEXT; "
-        f"or {retract}fix the suite or the limits, and have it judged again ({anew}). The next run then goes on",
+        f"or {retract}fix the suite or the limits, and have it judged again ({again}). The next run then goes on",
     )
 
 

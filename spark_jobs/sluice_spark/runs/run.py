@@ -26,7 +26,7 @@ from sluice_spark.runs.restored import refuse_restored
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink, SettlingSink, Sink
 
-__all__ = ["Run", "finding"]
+__all__ = ["Run", "commands_for"]
 
 
 @dataclass
@@ -81,7 +81,7 @@ class Run(ABC):
                     self._close_failed(lease, held, time.monotonic() - began)
                 raise  # each hour's refusal is no run, unless it landed records
             except SluiceError as error:
-                error.next_step = finding(error.next_step, self.pipeline)
+                error.next_step = commands_for(error.next_step, self.pipeline)
                 self._close_failed(lease, error, time.monotonic() - began)
                 raise
             except Exception as error:
@@ -251,8 +251,8 @@ class Run(ABC):
             logger.warning("the failure could not be recorded in the ledger: %s", second.what)
 
 
-def finding(step: str, pipeline: Pipeline) -> str:
-    """Return a next step whose commands find the pipeline: where an error was raised, its name was known at most."""
+def commands_for(step: str, pipeline: Pipeline) -> str:
+    """Return a next step whose commands find the pipeline: whoever raised the error knew its name at most."""
     step = step.replace("PIPELINE", pipeline.name)
     named = rf"(sluice [a-z-]+ ){re.escape(pipeline.name)}(?![\w.-])"
     return re.sub(named, lambda found: found[1] + pipeline.called, step)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, TypeVar
 
-from sluice.connections import Connection
+from sluice.connections import Connection, check_host
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, TopicRecreatedError, quoted
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
@@ -49,12 +49,7 @@ class RedisStreams:
         import redis
 
         extra, host = connection.extra, connection.host or "localhost"
-        if "@" in host or "://" in host:
-            raise ConfigError(
-                f"connection {connection.conn_id!r}: its host is a URL, or has a login in it",
-                state=_STATE,
-                next_step="write the host's name alone, and the login and the password where they are kept secret",
-            )
+        check_host(connection)
         ssl = {key: extra[key] for key in extra if key.startswith("ssl")}
         self._where = f"Redis ({host}:{connection.port or 6379})"
         self._redis: Any = redis.Redis(

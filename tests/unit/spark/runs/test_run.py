@@ -24,7 +24,7 @@ from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.logged import _unapplied
 from sluice_spark.runs.measured import operators_of
-from sluice_spark.runs.run import Run, finding
+from sluice_spark.runs.run import Run, commands_for
 from sluice_spark.runs.source_check import SourceCheck
 
 
@@ -260,8 +260,8 @@ def test_source_check_asks_nothing_if_no_id_is_known_or_the_source_has_none() ->
 
 def test_run_names_commands_that_find_a_file_outside_of_the_folder() -> None:
     spec = modelled()
-    assert finding("sluice reset PIPELINE --reason TEXT", spec) == "sluice reset p --reason TEXT"
+    assert commands_for("sluice reset PIPELINE --reason TEXT", spec) == "sluice reset p --reason TEXT"
     spec._called = "'my p.yaml'"
     step = "sluice reset p --reason TEXT; or sluice status p, or sluice run p2, and p stays"
     wanted = "sluice reset 'my p.yaml' --reason TEXT; or sluice status 'my p.yaml', or sluice run p2, and p stays"
-    assert finding(step, spec) == wanted
+    assert commands_for(step, spec) == wanted
