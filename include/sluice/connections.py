@@ -92,17 +92,17 @@ class Connection:
         return json.dumps({k: v for k, v in data.items() if v})
 
 
-def check_host(connection: Connection) -> None:
-    """Refuse a host that is a URL or has a login in it: messages name the host, and would show the password.
+def check_host(connection: Connection, part: str = "://", what: str = "is a URL") -> None:
+    """Refuse a host that has more in it than its name: messages name the host, and would show a password in it.
 
     Raises
     ------
     ConfigError
         Without the host.
     """
-    if "@" in (connection.host or "") or "://" in (connection.host or ""):
+    if part in (connection.host or ""):
         raise ConfigError(
-            f"connection {connection.conn_id!r}: its host is a URL, or has a login in it",
+            f"connection {connection.conn_id!r}: its host {what}",
             state="nothing was read or written",
             next_step="write the host's name alone, and the login and the password where they are kept secret",
         )
@@ -135,16 +135,21 @@ def look_up(conn_id: str) -> Connection | None:
     Raises
     ------
     ConfigError
-        If it is defined and cannot be read.
+        If it is defined and cannot be read, or has a login in its host.
     """
     if os.environ.get(variable_of(conn_id)):
-        return Connection.from_env(conn_id)
+        return _without_login(Connection.from_env(conn_id))
     for store in _stores():
         found = store.get(conn_id)
         if found is not None:
-            _tell(conn_id, found.host or "", str(store))
+            _tell(conn_id, _without_login(found).host or "", str(store))
             return found
     return None
+
+
+def _without_login(connection: Connection) -> Connection:
+    check_host(connection, "@", "has a login in it")
+    return connection
 
 
 def find(conn_id: str) -> Connection:

@@ -88,7 +88,7 @@ def test_command_does_not_import_airflow_where_a_variable_has_the_connection(
 ) -> None:
     program = """\
 import sys
-from sluice.cli.main import app
+from sluice.cli.app import app
 for arguments in (["status"], ["lag", sys.argv[1]]):
     app(arguments, standalone_mode=False)
     assert "airflow" not in sys.modules, arguments

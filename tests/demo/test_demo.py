@@ -150,6 +150,15 @@ def test_demo_ui_is_up_and_shows_the_form_and_the_doc_of_the_dag(stack: Stack, f
     assert airflow.call("GET", "/importErrors")["total_entries"] == 0
 
 
+def test_demo_airflow_listens_on_this_machine_alone(stack: Stack, first: dict[str, Any]) -> None:
+    process = stack.airflow.process
+    assert process is not None
+    family = [process, *process.children(recursive=True)]
+    heard = {c.laddr for p in family for c in p.net_connections("tcp") if c.status == psutil.CONN_LISTEN}
+    assert {address for address, _ in heard} <= {"127.0.0.1", "::1"}
+    assert {8793, 8794, stack.airflow.port} <= {port for _, port in heard}, "log servers, and the UI"
+
+
 def test_demo_backlog_starts_one_run_of_a_pipeline_on_lag(stack: Stack, first: dict[str, Any]) -> None:
     topics = Topics(f"127.0.0.1:{stack.kafka_port}")
     topics.create("parcels", 2)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from pydantic import TypeAdapter, ValidationError
 from tests.fixtures.connections import SASL, SECRET, connection
 
-from sluice.connections import Connection, variable_of
+from sluice import connections
+from sluice.connections import Connection, look_up, variable_of
 from sluice.errors import ConfigError
 from sluice.facts.rescued import NONE, Rescued
 from sluice.fields import TablePath, duration
@@ -121,6 +123,22 @@ def test_connection_variable_that_is_not_json_is_refused_without_its_secret(
     with pytest.raises(ConfigError, match=r"my_kafka|AIRFLOW_CONN_MY_KAFKA") as caught:
         Connection.from_env("my_kafka")
     assert SECRET not in str(caught.value)
+
+
+def test_login_in_the_host_of_a_connection_is_refused_before_the_host_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for host in (f"me:{SECRET}@h", f"https://me:{SECRET}@h"):
+        kept = Connection("mine", "http", host)
+        monkeypatch.setenv("AIRFLOW_CONN_MINE", kept.to_json())
+        with pytest.raises(ConfigError, match="has a login in it") as caught:
+            look_up("mine")
+        monkeypatch.delenv("AIRFLOW_CONN_MINE")
+        with monkeypatch.context() as patch:
+            patch.setattr(connections, "_stores", lambda kept=kept: [SimpleNamespace(get=lambda _: kept)])
+            with pytest.raises(ConfigError, match="has a login in it"):
+                look_up("mine")
+        assert SECRET not in str(caught.value) + "".join(capsys.readouterr())
 
 
 def test_connection_shows_no_secret() -> None:

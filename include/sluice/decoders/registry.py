@@ -199,11 +199,5 @@ def _settings(connection: Connection) -> dict[str, Any]:
         url = f"{url.rstrip('/')}:{connection.port}"
     login = f"{connection.login}:{connection.password or ''}" if connection.login else None
     own = {"url": url, **({"basic.auth.user.info": login} if login else {})}
-    if "@" in url:
-        raise ConfigError(
-            f"connection {connection.conn_id!r}: the address of the schema registry has a login in it",
-            state="nothing was read or written",
-            next_step="put it into the connection's login and password, where it is kept secret",
-        )
     extra = {key: value for key, value in connection.extra.items() if "." in key or key in ("proxy", "timeout")}
     return {"timeout": 10, **own, **extra}

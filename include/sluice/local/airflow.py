@@ -36,14 +36,29 @@ _POOL = "sluice"
 """What bounds the Spark drivers of all pipelines together; each of them works on two cores."""
 
 _LOCAL_SETTINGS = '''\
-"""Written by sluice.local.airflow: Airflow on SQLite waits for the write lock, where it would fail at once.
+"""Written by sluice.local.airflow.
 
-A savepoint outside a transaction begins one that only reads. When it writes later, and another process has committed
-since, SQLite says "database is locked" without waiting. `airflow backfill create` makes each run in a savepoint.
+Airflow on SQLite waits for the write lock, where it would fail at once. A savepoint outside a transaction begins one
+that only reads. When it writes later, and another process has committed since, SQLite says "database is locked"
+without waiting. `airflow backfill create` makes each run in a savepoint.
+
+Log servers listen on this machine's own address alone; Airflow has no setting for it.
 """
+
+import sys
 
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
+
+if sys.argv[1:2] in (["scheduler"], ["triggerer"]):
+    import uvicorn
+
+    run = uvicorn.run
+    uvicorn.run = lambda *arguments, **options: run(*arguments, **{**options, "host": "127.0.0.1"})
+
+
+def hostname():
+    return "localhost"
 
 
 @event.listens_for(Engine, "savepoint")
@@ -208,6 +223,7 @@ class Airflow:
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{_USER}:admin",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(self._passwords),
             "AIRFLOW__API__HOST": "127.0.0.1",
+            "AIRFLOW__CORE__HOSTNAME_CALLABLE": "airflow_local_settings.hostname",  # where logs are fetched from
             "AIRFLOW__CORE__PARALLELISM": "4",
             "AIRFLOW__API__PORT": str(self.port),
             "AIRFLOW__API__BASE_URL": self.url,

@@ -26,7 +26,7 @@ def _maintenance(when: str) -> str:
 
 def _address(text: str) -> str:
     if not re.fullmatch(_ADDRESS, text):
-        raise ValueError(f"{text!r} is not a mail address, such as team@example.org")
+        raise ValueError("not a mail address, such as team@example.org")
     return text
 
 

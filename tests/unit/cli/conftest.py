@@ -13,7 +13,7 @@ from tests.fixtures.books import Place
 from tests.fixtures.golden import Golden
 from typer.testing import CliRunner
 
-from sluice.cli.main import app
+from sluice.cli.app import app
 from sluice.errors import SluiceError
 
 

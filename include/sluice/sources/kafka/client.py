@@ -281,7 +281,7 @@ def unreachable(settings: KafkaSettings, why: str, last: str = "") -> SourceUnre
     return SourceUnreachableError(
         f"Kafka at {settings.bootstrap} cannot be reached: {why}" + (f" ({last})" if last and last not in why else ""),
         state=UNTOUCHED,
-        next_step="start the broker or fix bootstrap.servers; the next run catches up",
+        next_step="start the broker, or fix bootstrap.servers or security.protocol; the next run catches up",
     )
 
 

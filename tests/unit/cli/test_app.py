@@ -6,6 +6,7 @@ import io
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +28,7 @@ from typer.testing import CliRunner
 
 import job
 from sluice.cli import output
-from sluice.cli.main import app
+from sluice.cli.app import app
 from sluice.cli.state import _check_batch, _panes, _show_rows, _wanted
 from sluice.errors import ConfigError, ExitCode
 from sluice.facts import lines
@@ -90,6 +91,22 @@ def test_help_in_a_locale_that_lacks_letters_is_no_error() -> None:
     code = "import sys; sys.argv = ['sluice', 'run', '--help']; from sluice.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=here, capture_output=True, text=True, check=False)
     assert (done.returncode, "\\u2026" in done.stdout) == (0, True), done.stderr
+
+
+def test_interrupt_while_modules_are_imported_shows_no_traceback() -> None:
+    code = """
+import builtins, os, signal
+from sluice.cli import main
+take = builtins.__import__
+def interrupted(name, *rest):
+    if name == "typer":
+        os.kill(os.getpid(), signal.SIGINT)
+    return take(name, *rest)
+builtins.__import__ = interrupted
+main()
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
 
 
 @pytest.mark.parametrize("command", ["status", "ledger", "audit"])
