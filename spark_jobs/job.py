@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from sluice.home import Home
+from sluice.kinds import imported, kind_of
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run import actions
@@ -143,12 +144,13 @@ def _found(file: str, action: actions.Action, open_session: Open) -> Any:
 
 
 def _state(action: actions.ReadState, spark: SparkSession) -> Any:
-    from sluice_spark.windows.operators import OPERATORS
     from sluice_spark.windows.state import PaneSpans
 
-    where, kept = (spark, action.checkpoint, action.batch), OPERATORS[action.keeps]
+    where, kept = (spark, action.checkpoint, action.batch), kind_of("operators", action.keeps)
     panes = [PaneSpans(*action.panes)] if action.panes else []  # which windows alone are made of
-    return kept.held(*where, *panes) if action.of is None else kept.of_key(*where, *action.of, *panes)
+    if action.of is None:
+        return imported(kept.held)(*where, *panes)
+    return imported(kept.of_key)(*where, *action.of, *panes)
 
 
 def main() -> None:

@@ -1,8 +1,9 @@
-"""The kinds of sources, sinks, decoders and rules: those built in, and those of other packages.
+"""The kinds of sources, sinks, decoders, rules and operators: those built in, and those of other packages.
 
-A package adds one by an entry point in the group ``sluice.sources``, ``sluice.sinks``, ``sluice.decoders`` or
-``sluice.rules``: its name is the key in the pipeline file, its value the ``package.module:KIND``. Entry points are
-looked up only for a key that is not built in, since the search takes tens of milliseconds each time Airflow parses.
+A package adds one by an entry point in the group ``sluice.sources``, ``sluice.sinks``, ``sluice.decoders``,
+``sluice.rules`` or ``sluice.operators``: its name is the key in the pipeline file, its value the
+``package.module:KIND``. Entry points are looked up only for a key that is not built in, since the search takes tens of
+milliseconds each time Airflow parses.
 """
 
 from __future__ import annotations
@@ -48,6 +49,11 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "by_header": "sluice.decoders.chosen:BY_HEADER",
     },
     "rules": {"sql": "sluice.rules.config:SQL", "not_null": "sluice.rules.config:NOT_NULL"},
+    "operators": {
+        "window": "sluice.pipeline.window:KIND",
+        "dedupe": "sluice.pipeline.dedupe:KIND",
+        "processor": "sluice.pipeline.processor:KIND",
+    },
 }
 """The kinds that Sluice brings, by group and key."""
 
@@ -59,7 +65,7 @@ def kind_of(group: str, key: str) -> Any:
     Parameters
     ----------
     group
-        ``sources``, ``sinks``, ``decoders`` or ``rules``.
+        ``sources``, ``sinks``, ``decoders``, ``rules`` or ``operators``.
 
     Raises
     ------
@@ -76,7 +82,8 @@ def kind_of(group: str, key: str) -> Any:
         raise ConfigError(
             f"{where}, the entry point {key!r} of sluice.{group}, is not a kind of {group}",
             state="nothing was read or written",
-            next_step="make it name a SourceKind, SinkKind, DecoderKind or RuleKind, or remove the package",
+            next_step="make it name a SourceKind, SinkKind, DecoderKind, RuleKind or OperatorKind; or remove the "
+            "package",
         )
     return kind
 

@@ -20,13 +20,12 @@ from tests.fixtures.inside import MODULES, on_path
 
 from sluice.errors import ConfigError
 from sluice.facts import Duplicates, Windows
+from sluice.kinds import imported, kind_of
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
 from sluice.ranges import Counts, OffsetRange
 from sluice.run.checkpoint import Checkpoint, Clock
-from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.paned import PaneWriter
-from sluice_spark.batch.processed import ProcessorWriter
 from sluice_spark.batch.quarantine import opened
 from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windowed import WindowWriter
@@ -179,7 +178,7 @@ PARTS = ("window", "panes", "dedupe", "processor")
 def writer_of(spark: SparkSession, spec: Pipeline, folder: Path) -> StatefulWriter:
     transform = transformer(spec)
     shape = shape_of(spark, spec, transform)
-    kind = {"window": WindowWriter, "dedupe": DedupeWriter, "processor": ProcessorWriter}[str(spec.keeps)]
+    kind = imported(kind_of("operators", str(spec.keeps)).writer)
     sink, quarantine = DeltaSink(str(folder / "table"), "a"), opened(spec.quarantine_path, "q")
     writer = kind(spec, "r", transform, shape.schema, sink, quarantine)
     if not isinstance(writer, WindowWriter):

@@ -127,8 +127,8 @@ def _compared_windows(
 
 
 def _unproved(pipeline: Pipeline) -> list[str]:
-    if pipeline.processor is not None:
-        return [_ABSORBED.replace("window:", "processor:", 1)]
+    if (of := pipeline.stateful) is not None and of.combines:
+        return [_ABSORBED.replace("window:", f"{of.key}:", 1)]
     if pipeline.rows is Rows.AGGREGATE:
         return [
             "rows: aggregate: rows of the sink carry no offsets. That each record was processed once follows from the "

@@ -149,7 +149,7 @@ def _possible(pipeline: Pipeline) -> None:
             next_step=f"sluice validate-spec {pipeline.called} checks the transform; "
             f"sluice run {pipeline.called} runs it",
         )
-    if pipeline.keeps in ("window", "processor"):
+    if pipeline.stateful is not None and pipeline.stateful.combines:
         raise ConfigError(
             f"pipeline {pipeline.name!r} has {pipeline.kept_by}: sluice preview shows what single records become, and "
             "its rows combine many",

@@ -19,6 +19,7 @@ from sluice.home import Home
 from sluice.launch.submit import submit
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
+from sluice.pipeline.operator import StateOperator
 from sluice.pipeline.window import Window
 from sluice.recovery import Route
 from sluice.run.actions import ReadState
@@ -83,7 +84,7 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
         told = {**told, "batch": committed[-1], "rows": found[:_MOST], "more": len(found) > _MOST}
     elif committed:
         found = _read(spec, checkpoint, committed[-1], _panes(checkpoint, definition, committed[-1]))
-        if (former := checkpoint.former_to()) is not None:
+        if spec.window is not None and (former := checkpoint.former_to()) is not None:
             found = [each for each in found if each["window_end"] > former]
         told |= {
             "batch": committed[-1],
@@ -100,7 +101,7 @@ def state(pipeline: str, *, key: Sequence[str] = (), batch: int | None = None, a
     elif not committed:
         err.print(f"{spec.name} has no state yet: no batch was committed in epoch {epoch.number}", markup=False)
     else:
-        _show(told)
+        _show(told, spec.stateful, {} if of is not None or spec.window is not None else found[0])
     if wrong is not None and not as_json:
         err.print(wrong, markup=False)
     return 0
@@ -116,8 +117,7 @@ def history(pipeline: str, *, limit: int, as_json: bool) -> int:
     """
     spec = _stateful(pipeline)
     ledger = Ledger.open()
-    # the batches of a processor do not go through all of its state
-    unknown = {"live": None} if spec.processor is not None else {}
+    unknown = {} if spec.stateful is not None and spec.stateful.measures else {"live": None}
     newest = list(islice(ledger.facts.states(spec.name), limit))[::-1]
     rows = [{**asdict(row), **row.sums, **unknown} for row in newest]
     wrong = warning(ledger, spec)
@@ -194,7 +194,7 @@ def _of_windows(window: Window, found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _show(told: dict[str, Any]) -> None:
+def _show(told: dict[str, Any], of: StateOperator | None, kept_of: Mapping[str, Any]) -> None:
     if "rows" in told:
         _show_rows(told)
         return
@@ -206,29 +206,18 @@ def _show(told: dict[str, Any]) -> None:
         )
     elif "held_by" in told:
         kept += "No partition is known yet, so the next run does not move it. "
-    if "timers" in told:
-        at = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_timer_at", "last_timer_at")}
-        print_table([{"keys": told["keys"], "timers": told["timers"], **at}], ("keys", "timers", *at))
-        err.print(
-            f"epoch {told['epoch']}, batch {told['batch']}: the processor keeps state or timers of {told['keys']:,} "
-            f"keys, {kept}A timer fires in the batch that follows one which has moved the watermark to its time",
-            markup=False,
-        )
-        return
+    epoch = f"epoch {told['epoch']}, batch {told['batch']}"
     if "windows" not in told:
-        until = {n: moment(told[n]) if told[n] is not None else "" for n in ("first_forgotten_at", "last_forgotten_at")}
-        print_table([{"keys": told["keys"], **until}], ("keys", *until))
-        err.print(
-            f"epoch {told['epoch']}, batch {told['batch']}: {told['keys']:,} keys are remembered, {kept}A key is "
-            "forgotten when the watermark has reached its event time and dedupe.within",
-            markup=False,
-        )
+        row = {n: moment(v) if n.endswith("_at") and v is not None else v for n, v in kept_of.items()}
+        print_table([row], tuple(row))
+        assert of is not None
+        err.print(f"{epoch}: {of.counted.format(**kept_of)}, {kept}{of.ends}", markup=False)
         return
     shown = ("window_start", "window_end", "keys", "closes_at")
     rows = [{n: w[n] if n == "keys" or w[n] is None else moment(w[n]) for n in shown} for w in told["windows"]]
     print_table(rows, shown)
     err.print(
-        f"epoch {told['epoch']}, batch {told['batch']}: {told['keys']:,} keys in {len(rows):,} open windows, {kept}"
+        f"{epoch}: {told['keys']:,} keys in {len(rows):,} open windows, {kept}"
         f"{_CLOSES[(told['definition'] or {}).get('output', 'append')]}",
         markup=False,
     )

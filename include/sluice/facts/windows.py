@@ -53,7 +53,7 @@ class Windows(BatchFact):
     partly, reach, ranges
         Of an interval: refused records that are in some of its windows, the last end of its sessions, and its ranges.
     operator
-        ``processor``; None of windows.
+        The key of another operator, ``processor`` for example; None of windows.
     """
 
     name: ClassVar[str] = "windows"
@@ -97,7 +97,7 @@ class Windows(BatchFact):
         )
 
     def account(self) -> dict[str, Any]:
-        """Return ``windows`` or ``processor``."""
+        """Return ``windows``, or the key of the operator."""
         late = total(self.late)
         told: dict[str, Any] = {
             "rows": self.rows,
@@ -113,11 +113,12 @@ class Windows(BatchFact):
 
     @classmethod
     def lines(cls, account: Mapping[str, Any]) -> Iterator[str]:
-        """Yield a line of windows, and one of a processor."""
-        if told := account.get("windows"):
-            yield f"windows: {_of_windows(told)}"
-        if told := account.get("processor"):
-            yield f"processor: {_of_processor(told)}"
+        """Yield a line of windows, and one of another operator."""
+        for key, told in account.items():
+            if key == "windows" and told:
+                yield f"windows: {_of_windows(told)}"
+            elif isinstance(told, Mapping) and "fired_to" in told:
+                yield f"{key}: {_of_processor(told)}"
 
 
 def _of_windows(told: Mapping[str, Any]) -> str:

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from sluice.fields import Duration
 from sluice.pipeline.hold import Hold
-from sluice.pipeline.operator import StateOperator
+from sluice.pipeline.operator import OperatorKind, StateOperator
 
-__all__ = ["Dedupe"]
+__all__ = ["KIND", "Dedupe"]
 
 
 class Dedupe(StateOperator):
@@ -22,6 +22,10 @@ class Dedupe(StateOperator):
     holding = "remembers keys"
     unredrivable = "has dedupe: a record that is redriven would have to be compared with keys that live runs remember"
     combines = False
+    unretractable = "has dedupe: its keys are remembered, so rows that are taken back would not come again"
+    counted = "{keys:,} keys are remembered"
+    ends = "A key is forgotten when the watermark has reached its event time and dedupe.within"
+    begins = "the keys of earlier records are forgotten: a duplicate of one of them is written"
 
     keys: Annotated[tuple[str, ...], Field(min_length=1)]
     """Columns of the transform's result: records with the same values in all of them are duplicates."""
@@ -62,3 +66,11 @@ class Dedupe(StateOperator):
     def definition(self) -> dict[str, Any]:
         """What may not change while keys are remembered: those of other columns would be mixed with these."""
         return {"keys": list(self.keys), "time": self.time}
+
+
+KIND = OperatorKind(
+    Dedupe,
+    "sluice_spark.batch.deduped:DedupeWriter",
+    "sluice_spark.windows.duplicates:check",
+    "sluice_spark.windows.state:remembered_keys",
+)

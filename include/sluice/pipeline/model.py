@@ -19,6 +19,7 @@ from sluice.kinds import BUILT_IN, kind_of
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.dedupe import Dedupe
 from sluice.pipeline.lookups import Lookup, check_names
+from sluice.pipeline.operator import StateOperator
 from sluice.pipeline.places import refuse_places
 from sluice.pipeline.processor import Processor
 from sluice.pipeline.quality import Quality
@@ -245,9 +246,14 @@ class Pipeline(Strict):
         return self.rows is Rows.AGGREGATE or (self.stateful is not None and self.stateful.combines)
 
     @property
-    def stateful(self) -> Window | Dedupe | Processor | None:
+    def stateful(self) -> StateOperator | None:
         """What Spark's checkpoint keeps state for from run to run; None if each batch stands alone."""
-        return self.window or self.dedupe or self.processor
+        return next((getattr(self, key) for key in self.operators), None)
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """The keys of all operators that keep state; a file with more than one is refused."""
+        return tuple(key for key, value in self.__dict__.items() if isinstance(value, StateOperator))
 
     @property
     def keeps(self) -> str | None:
@@ -262,8 +268,10 @@ class Pipeline(Strict):
     @property
     def absorption(self) -> str:
         """A digest of the keys that decide of which rows state is made; not of a Python transform's own text."""
-        later = {key for key in ("dedupe", "processor") if getattr(self, key) is not None}
-        return self._digest({"decode", "rules", "transform", "window", *later, *(["tables"] if self.tables else [])})
+        later = {"tables"} if self.tables else set()
+        if self.keeps is not None:
+            later.add(self.keeps)
+        return self._digest({"decode", "rules", "transform", "window", *later})  # window was there first, also as null
 
     @property
     def aggregation(self) -> str | None:
@@ -430,6 +438,8 @@ def model_for(data: Any) -> type[Pipeline]:
     parts: dict[str, Any] = {}
     if not isinstance(data, dict):
         return Pipeline
+    for key, (config, _) in _foreign("operators", [data], *Pipeline.model_fields).items():
+        parts[key] = (config, None)
     sections: tuple[tuple[str, str, type[Strict]], ...] = (
         ("source", "sources", Source),
         ("sink", "sinks", Sink),

@@ -1,19 +1,24 @@
-"""The base of the sections of a pipeline file that keep state from run to run."""
+"""Operators that keep state from run to run: the base of their sections of a pipeline file, and their kinds."""
 
 from __future__ import annotations
 
-from typing import ClassVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sluice.fields import Strict
+from sluice.kinds import kind_of
+from sluice.pipeline.hold import Hold
 
-__all__ = ["StateOperator"]
+__all__ = ["OperatorKind", "StateOperator", "operator_of"]
 
 
 class StateOperator(Strict):
     """A section of the pipeline file because of which Spark's checkpoint keeps state from run to run.
 
-    A new one is a subclass, a field of :class:`~sluice.pipeline.Pipeline`, a writer of its batches
-    (``sluice_spark/batch/``), and a line in ``sluice_spark/windows/operators.py`` and ``sluice_spark/runs/context.py``.
+    A new one is a subclass with its :class:`OperatorKind`, and a writer of its batches
+    (:class:`sluice_spark.batch.stateful.StatefulWriter`). One that is built in is also listed in :mod:`sluice.kinds`
+    and a field of :class:`~sluice.pipeline.Pipeline`.
     """
 
     key: ClassVar[str]
@@ -29,7 +34,72 @@ class StateOperator(Strict):
     moving: ClassVar[tuple[str, ...]] = ("hold",)
     """Keys that decide when the watermark moves, not what is made."""
 
+    unretractable: ClassVar[str] = ""
+    """Why rows of it cannot be taken back; empty if they can, or if :attr:`combines` says why not."""
+    measures: ClassVar[bool] = True
+    """Whether each batch goes through the whole state, and so measures it."""
+    counted: ClassVar[str] = "{keys:,} keys are kept"
+    """How many of its keys the state has, in a sentence."""
+    ends: ClassVar[str] = ""
+    """When the state of a key ends."""
+    dropped: ClassVar[str] = ""
+    """What is given up when a reset drops what was absorbed; empty if nothing is."""
+    begins: ClassVar[str] = ""
+    """What else changes when an epoch begins without its state."""
+
+    if TYPE_CHECKING:  # fields of each
+        time: str
+        hold: Hold | None
+
     @property
     def grouping(self) -> tuple[str, ...]:
         """The columns of the transform's result by whose values state is kept."""
         raise NotImplementedError
+
+    @property
+    def delay(self) -> timedelta:
+        """How far the watermark is behind the latest event time."""
+        raise NotImplementedError
+
+    @property
+    def kept(self) -> timedelta | None:
+        """For how much event time state is to be kept, at most; None if that is not known."""
+        return None
+
+    @property
+    def definition(self) -> dict[str, Any]:
+        """What may not change while there is state."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class OperatorKind:
+    """A kind of operator. What Spark needs is named as ``package.module:name``, since the core imports no Spark.
+
+    Attributes
+    ----------
+    config
+        Its section of the pipeline file.
+    writer
+        The :class:`sluice_spark.batch.stateful.StatefulWriter` of its batches.
+    check
+        A function of the pipeline, the section and the transform's rows, as a frame without any: it checks that the
+        operator can take them, and returns its own.
+    held
+        A function that returns what is kept after a batch: :func:`sluice_spark.windows.state.open_windows` and its
+        like.
+    of_key
+        A function that returns what is kept of a key.
+    """
+
+    config: type[StateOperator]
+    writer: str
+    check: str
+    held: str
+    of_key: str = "sluice_spark.windows.state:of_key"
+
+
+def operator_of(key: str | None) -> type[StateOperator] | None:
+    """Return the section of a key; None without one, or if its package is not installed."""
+    kind = None if key is None else kind_of("operators", key)
+    return None if kind is None else kind.config

@@ -11,9 +11,9 @@ from sluice.decoders.config import Ddl
 from sluice.decoders.ddl import check_ddl
 from sluice.fields import Duration, Strict
 from sluice.pipeline.hold import Hold
-from sluice.pipeline.operator import StateOperator
+from sluice.pipeline.operator import OperatorKind, StateOperator
 
-__all__ = ["Processor", "TimerFlush"]
+__all__ = ["KIND", "Processor", "TimerFlush"]
 
 
 class TimerFlush(Strict):
@@ -31,6 +31,17 @@ class Processor(StateOperator):
     holding = "has state of a processor"
     unredrivable = "has a processor: a record that is redriven would have to be given to the state that live runs keep"
     moving = ("hold", "flush")
+    measures = False
+    counted = "the processor keeps state or timers of {keys:,} keys"
+    ends = "A timer fires in the batch that follows one which has moved the watermark to its time"
+    dropped = (
+        "what the processor keeps is dropped: what it had absorbed counts as written, and rows that it had not yielded "
+        "yet do not come. --truncate with an earlier --from writes all rows again"
+    )
+    begins = (
+        "rows that were written stay as they are: records that are late by the watermark so far count as filtered in "
+        "the new epoch, too"
+    )
 
     python: Annotated[str, Field(min_length=1)]
     """``package.module:Class``, a ``pyspark.sql.streaming.StatefulProcessor`` that takes and yields rows; a checkout's
@@ -88,3 +99,12 @@ class Processor(StateOperator):
     def definition(self) -> dict[str, Any]:
         """What may not change while there is state: it is of this class and these keys. Spark compares its columns."""
         return {"python": self.python, "by": list(self.by), "time": self.time}
+
+
+KIND = OperatorKind(
+    Processor,
+    "sluice_spark.batch.processed:ProcessorWriter",
+    "sluice_spark.windows.processors:check",
+    "sluice_spark.windows.state:held_keys",
+    "sluice_spark.windows.state:of_processor",
+)

@@ -78,6 +78,9 @@ class _Any:
     def __getattr__(self, name: str) -> _Any:
         return self
 
+    def __getitem__(self, number: int) -> _Any:
+        return self
+
     def __str__(self) -> str:
         return "…"
 
@@ -88,6 +91,11 @@ def documented() -> Iterator[tuple[str, str, str]]:
     """Yield each limit as a user reads it: the two features, and why not."""
     for limit in dict.fromkeys((*SINK, *FILE, *STRATEGY, *INTERVAL, *REBUILDING, *ARROW)):
         yield limit.feature, limit.beside, limit.told.format(p=_Any(), x=_Any(), key="sink.…")
+
+
+def _opaque(p: Pipeline) -> bool:
+    """Return whether it has an operator of which only its class says what its rows are made of: a processor's."""
+    return p.keeps not in (None, "window", "dedupe")
 
 
 def _by_record(p: Pipeline) -> bool:
@@ -268,9 +276,9 @@ FILE = (
         "yet: leave partition_by out, or choose output: append",
     ),
     Limit(
-        "dedupe", "window", lambda p, _: p.dedupe and p.window,
-        "dedupe beside window: Sluice cannot do both in one pipeline yet: drop duplicates in a pipeline of its own, "
-        "whose sink is the source of the one with the window",
+        "window, dedupe, processor", "each other", lambda p, _: len(p.operators) > 1,
+        "{p.operators[0]} beside {p.operators[1]}: Sluice cannot do both in one pipeline yet: put one into a pipeline "
+        "of its own, whose sink is the source of the other",
     ),
     Limit(
         "dedupe", "mode: upsert of sink.delta", lambda p, _: p.dedupe and _merging(p),
@@ -287,21 +295,16 @@ FILE = (
         "or a duplicate: the transform must have rows: one or filter",
     ),
     Limit(
-        "processor", "window, dedupe", lambda p, _: p.processor and (p.window or p.dedupe),
-        "processor beside {p.keeps}: Sluice cannot do both in one pipeline yet: put one into a pipeline of its own, "
-        "whose sink is the source of the other",
+        "processor", "mode: upsert of sink.delta", lambda p, _: _opaque(p) and _merging(p),
+        "sink.{p.sink.key}.mode: upsert beside {p.keeps}, whose rows are appended: choose mode: append",
     ),
     Limit(
-        "processor", "mode: upsert of sink.delta", lambda p, _: p.processor and _merging(p),
-        "sink.{p.sink.key}.mode: upsert beside processor, whose rows are appended: choose mode: append",
+        "processor", "a sink but Delta", lambda p, _: _opaque(p) and not p.sink.kind.delta,
+        "{p.keeps}: sink.{p.sink.key} cannot take its rows yet: choose sink.delta",
     ),
     Limit(
-        "processor", "a sink but Delta", lambda p, _: p.processor and not p.sink.kind.delta,
-        "processor: sink.{p.sink.key} cannot take its rows yet: choose sink.delta",
-    ),
-    Limit(
-        "processor", "rows: many, aggregate", lambda p, _: p.processor and not _by_record(p),
-        "processor: rows: {p.rows} does not say which record a row came from, and each record is counted as absorbed "
+        "processor", "rows: many, aggregate", lambda p, _: _opaque(p) and not _by_record(p),
+        "{p.keeps}: rows: {p.rows} does not say which record a row came from, and each record is counted as absorbed "
         "or late: the transform before it must have rows: one or filter",
     ),
     Limit(
@@ -311,8 +314,9 @@ FILE = (
         "schedule whose runs go ahead, or leave flush out",
     ),
     Limit(
-        "processor", "state.max_bytes", lambda p, _: p.processor and p.state.max_bytes is not None,
-        "state.max_bytes: Spark does not say how large the state of a processor is: leave it out; sluice state "
+        "processor", "state.max_bytes",
+        lambda p, _: p.stateful and not p.stateful.measures and p.state.max_bytes is not None,
+        "state.max_bytes: Spark does not say how large the state of {p.kept_by} is: leave it out; sluice state "
         "{p.name} --history has the size of its files",
     ),
     # several clusters
@@ -370,8 +374,8 @@ STRATEGY = (
         "recovery: replay, wal or hot",
     ),
     Limit(
-        "recovery: ignore_range, ignore_batch", "processor", lambda p, r: r.ignores and p.processor,
-        "recovery: {x} would skip records that the processor needs, whose rows would then be silently wrong: choose "
+        "recovery: ignore_range, ignore_batch", "processor", lambda p, r: r.ignores and _opaque(p),
+        "recovery: {x} would skip records that the {p.keeps} needs, whose rows would then be silently wrong: choose "
         "recovery: replay, wal or hot",
     ),
     Limit(
@@ -416,8 +420,8 @@ INTERVAL = (
         "it, which Sluice cannot judge yet",
     ),
     Limit(
-        "an interval", "processor", lambda p, _: p.processor,
-        "pipeline {p.name!r} has a processor: which rows the records of an interval give also depends on those before "
+        "an interval", "processor", lambda p, _: _opaque(p),
+        "pipeline {p.name!r} has {p.kept_by}: which rows the records of an interval give also depends on those before "
         "it",
     ),
     Limit(
@@ -451,8 +455,8 @@ REBUILDING = (
         "pipeline {p.name!r} has no window and no dedupe: there is no state to rebuild",
     ),
     Limit(
-        "reset --rebuild-state", "processor", lambda p, _: p.processor,
-        "the state of pipeline {p.name!r} cannot be rebuilt: what a processor keeps may follow from each record that "
+        "reset --rebuild-state", "processor", lambda p, _: _opaque(p),
+        "the state of pipeline {p.name!r} cannot be rebuilt: what {p.kept_by} keeps may follow from each record that "
         "it ever read",
     ),
     Limit(
@@ -495,8 +499,8 @@ ARROW = (
         "it has dedupe, and Spark alone remembers keys between runs",
     ),
     Limit(
-        "the Arrow path", "processor", lambda p, _: p.processor,
-        "it has a processor, and Spark alone keeps its state between runs",
+        "the Arrow path", "processor", lambda p, _: _opaque(p),
+        "it has {p.kept_by}, and Spark alone keeps its state between runs",
     ),
     Limit(  # the log can be read, whatever it holds
         "the Arrow path", "a source but Kafka, without recovery: wal",

@@ -9,9 +9,9 @@ from pydantic import Field, model_validator
 
 from sluice.fields import METADATA_COLUMNS, Duration, Strict
 from sluice.pipeline.hold import Hold
-from sluice.pipeline.operator import StateOperator
+from sluice.pipeline.operator import OperatorKind, StateOperator
 
-__all__ = ["END", "START", "Flush", "Window"]
+__all__ = ["END", "KIND", "START", "Flush", "Window"]
 
 START, END = "window_start", "window_end"
 """The columns of a window's bounds in the sink; the end is exclusive."""
@@ -174,3 +174,11 @@ class Window(StateOperator):
             "aggregates": [[name, " ".join(text.split())] for name, text in self.aggregates.items()],
             "output": self.output,
         }
+
+
+KIND = OperatorKind(
+    Window,
+    "sluice_spark.batch.windowed:WindowWriter",
+    "sluice_spark.windows.aggregate:check",
+    "sluice_spark.windows.state:open_windows",
+)

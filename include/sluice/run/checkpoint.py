@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -28,10 +29,8 @@ from sluice.storage import file_system, is_url
 
 __all__ = ["Checkpoint", "Clock"]
 
-_DEFINITIONS = {
-    "window": "sluice-window.json", "dedupe": "sluice-dedupe.json", "processor": "sluice-processor.json",
-}  # fmt: skip
-"""By key of the pipeline file: where the definition lies of what the checkpoint keeps state for."""
+_DEFINITION = re.compile(r"sluice-(?!flushed)([a-z_]+)\.json")
+"""Where the definition lies of what the checkpoint keeps state for, by its key in the pipeline file."""
 
 _TYPES = "sluice-window-types.json"
 _PANES = "sluice-window-panes.json"
@@ -408,16 +407,16 @@ class Checkpoint:
 
     def definition(self) -> tuple[str, dict[str, Any]] | None:
         """Return what the state here is of: a key of the pipeline file, and its definition; None if there is none."""
-        names = self._names("")
-        return next(((key, self._json(name, 0)) for key, name in _DEFINITIONS.items() if name in names), None)
+        found = next(filter(None, map(_DEFINITION.fullmatch, self._names(""))), None)
+        return None if found is None else (found[1], self._json(found[0], 0))
 
     def defined(self) -> bool:
         """Return whether there is, or will be, state: whether :meth:`define` was called."""
-        return not set(_DEFINITIONS.values()).isdisjoint(self._names(""))
+        return any(map(_DEFINITION.fullmatch, self._names("")))
 
     def define(self, key: str, definition: Mapping[str, Any]) -> None:
         """Note of what the state will be, before Spark makes any."""
-        self._put(_DEFINITIONS[key], json.dumps(definition).encode())
+        self._put(f"sluice-{key}.json", json.dumps(definition).encode())
 
     def types(self) -> dict[str, str] | None:
         """Return the types of columns whose values the state has without their types; None if nobody noted them."""

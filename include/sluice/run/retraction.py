@@ -70,9 +70,9 @@ def possible(pipeline: Pipeline) -> None:
             state=_UNTOUCHED,
             next_step="correct the rows in the table",
         )
-    if pipeline.dedupe is not None:
+    if (of := pipeline.stateful) is not None and of.unretractable:
         raise ConfigError(
-            f"pipeline {name!r} has dedupe: its keys are remembered, so rows that are taken back would not come again",
+            f"pipeline {name!r} {of.unretractable}",
             state=_UNTOUCHED,
             next_step="correct the rows in the table",
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -12,10 +13,13 @@ from sluice.errors import SluiceError
 from sluice.facts import Duplicates
 from sluice.pipeline.dedupe import Dedupe
 from sluice.ranges import OffsetRange
+from sluice.run.rebuilding import Kept
 from sluice_spark.batch.account import ROLLED_BACK
-from sluice_spark.batch.stateful import Key, Seen, StatefulWriter, by_range, dropped
+from sluice_spark.batch.stateful import Key, Opening, Seen, StatefulWriter, by_range, dropped, note_of
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.columns import column
+from sluice_spark.engine.logs import logger
+from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sources.base import within
 from sluice_spark.windows import duplicates
 
@@ -53,6 +57,42 @@ class DedupeWriter(StatefulWriter):
     def time(self) -> str:
         """The column with the event time."""
         return self.dedupe.time
+
+    def opened(self, opening: Opening) -> Self:
+        """Return the writer that drops what an earlier attempt dropped, if the sink has the batch that it died on."""
+        return replace(self, held=self._held_by(opening)) if opening.in_sink else self
+
+    def _held_by(self, opening: Opening) -> tuple[tuple[OffsetRange, ...], DataFrame] | None:
+        number = opening.begun
+        note = note_of(self.sink, number) if number is not None else {}
+        if number is None or not note:
+            return None
+        ranges = tuple(opening.checkpoint.ranges_of(number))
+        if not ranges:
+            return None
+        rows, _ = cast(ReadableSink, self.sink).rows_of(opening.spark, [note["run"]])
+        there = rows.where(within(ranges, "_")).select(*(f"_{name}" for name in _PLACE)).distinct()
+        written = sum(account["written"] for account in note["accounts"])
+        if (found := there.count()) != written:
+            logger.warning(
+                "batch %d wrote %d rows, and the sink has %d of them: its keys are remembered from its records instead",
+                number, written, found,
+            )  # fmt: skip
+            return None
+        return ranges, there
+
+    def remembered(self, rows: DataFrame, needed: Kept) -> tuple[DataFrame, str]:
+        """Return the rows whose keys are to be remembered: the first of each key are those that the sink has."""
+        until = F.unix_micros(column(self.time)) + round(self.dedupe.within.total_seconds() * 1_000_000)
+        places = [f"_{name}" for name in _PLACE]
+        held = cast(ReadableSink, self.sink).rows(rows.sparkSession)
+        there = held.where(within(needed.ranges, "_")).select(*places).distinct()
+        missing = needed.written - there.count()
+        note = f"{missing:,} rows have left the sink since they were written: their keys are not remembered any more"
+        return (
+            rows.where(until > needed.watermark * 1000).join(there, places, "left_semi"),
+            note if missing > 0 else "",
+        )
 
     def let_out(self, records: DataFrame) -> DataFrame:
         """Return the stream of first rows, from the stream of records."""

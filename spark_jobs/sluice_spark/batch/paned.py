@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Self
 
@@ -9,12 +10,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import CheckpointError, begin_again
+from sluice.pipeline import Pipeline
 from sluice.run.checkpoint import Checkpoint
+from sluice_spark.batch.stateful import Opening, way_on
 from sluice_spark.batch.windowed import WindowWriter
-from sluice_spark.windows.decomposed import Decomposed
+from sluice_spark.engine.logs import logger
+from sluice_spark.windows.decomposed import Decomposed, NotDecomposedError, decompose
 from sluice_spark.windows.paned import StrangeStateError, kept, let_out, panes_of, windows_from
+from sluice_spark.windows.state import PaneSpans
 
-__all__ = ["PaneWriter"]
+__all__ = ["PaneWriter", "in_its_way"]
 
 
 @dataclass(frozen=True)
@@ -63,6 +68,15 @@ class PaneWriter(WindowWriter):
         """None: the types of panes are compared by themselves."""
         return {}
 
+    def live(self, read: int, stored: int) -> int:
+        """Return how many bytes windows would have: a pane is counted in each of its windows."""
+        return read * (self.window.length // self.window.step)
+
+    def panes(self, watermark: int) -> PaneSpans:
+        """Return how the state's panes lie."""
+        size, step = (round(span.total_seconds() * 1000) for span in (self.window.length, self.window.step))
+        return PaneSpans(size, step, watermark)
+
     def let_in(self, records: DataFrame) -> DataFrame:
         """Return the windows that the batch closes, changes or has, from the panes that it changes."""
         spark = records.sparkSession
@@ -87,3 +101,48 @@ class PaneWriter(WindowWriter):
                 next_step=f"undo the last change in {self.pipeline.file.name}; or drop what is kept: "
                 f"{begin_again(self.pipeline.name)}",
             ) from error
+
+
+def in_its_way(writer: WindowWriter, opening: Opening) -> WindowWriter:
+    """Return the writer that makes windows as this epoch began to; a new epoch takes panes if they do.
+
+    Raises
+    ------
+    CheckpointError
+        If the epoch keeps panes, and the pipeline file asks for others.
+    """
+    pipeline, checkpoint = writer.pipeline, opening.checkpoint
+    begun = bool(checkpoint.planned())
+    noted = checkpoint.panes() if begun else None
+    if begun and noted is None:
+        return writer
+    # what was begun in panes goes on in them
+    window = writer.window.model_copy(update={"panes": "auto"}) if begun else writer.window
+    try:
+        how = decompose(opening.spark, window, writer.taken)
+    except NotDecomposedError as why:
+        if not begun:
+            logger.info("windows are Spark's own: %s", why)
+            checkpoint.note_panes(None)
+            return writer
+        raise _other_panes(pipeline, opening.epoch, str(why)) from why
+    if begun and noted != how.as_dict():
+        raise _other_panes(
+            pipeline, opening.epoch, f"it has {_listed(noted)}, and the pipeline file needs {_listed(how.as_dict())}"
+        )
+    if not begun:
+        checkpoint.note_panes(how.as_dict())
+        logger.info("windows are made of %d panes each", window.length // window.step)
+    return PaneWriter.of(writer, how)
+
+
+def _listed(panes: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{function} {kind.upper()}" for function, kind in (panes or {}).get("parts", ()))
+
+
+def _other_panes(pipeline: Pipeline, epoch: int, what: str) -> CheckpointError:
+    return CheckpointError(
+        f"pipeline {pipeline.name!r}: epoch {epoch} keeps panes of its windows that do not fit: {what}",
+        state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
+        next_step=f"undo it in {pipeline.file.name}, or cast the column in the transform; or {way_on(pipeline)}",
+    )

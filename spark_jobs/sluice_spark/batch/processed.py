@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from sluice.pipeline.processor import Processor
-from sluice_spark.batch.stateful import Seen, StatefulWriter
+from sluice_spark.batch.stateful import Opening, Seen, StatefulWriter
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.windows import processors
 from sluice_spark.windows.checks import timed
@@ -39,6 +40,10 @@ class ProcessorWriter(StatefulWriter):
     def time(self) -> str:
         """The column with the event time."""
         return self.processor.time
+
+    def opened(self, opening: Opening) -> Self:
+        """Return the writer for which what was late for earlier epochs stays late."""
+        return replace(self, former_to=opening.former_to(self.pipeline))
 
     def let_out(self, records: DataFrame) -> DataFrame:
         """Return the stream of the processor's rows, from the stream of records."""

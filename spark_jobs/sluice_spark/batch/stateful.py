@@ -14,25 +14,29 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, NamedTuple, Self
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from sluice.errors import begin_again
 from sluice.facts import Windows
 from sluice.facts.rescued import NONE, Rescued
 from sluice.faults import point
-from sluice.pipeline import Rows
+from sluice.kinds import imported, kind_of
+from sluice.ledger import Ledger
+from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
 from sluice.run.checkpoint import Checkpoint, Clock
+from sluice.run.rebuilding import Kept, former_to
 from sluice_spark.batch.account import account_for, doubled
 from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
 from sluice_spark.columns import column
-from sluice_spark.sinks.base import Staged, Tally
+from sluice_spark.sinks.base import Sink, Staged, Tally
 from sluice_spark.sources.base import Records
 from sluice_spark.windows.checks import BEFORE_1970
 
-__all__ = ["BROKEN", "Key", "Seen", "StatefulWriter", "by_range", "dropped"]
+__all__ = ["BROKEN", "Key", "Opening", "Seen", "StatefulWriter", "by_range", "dropped", "note_of", "way_on"]
 
 Key = tuple[str, int]
 BROKEN = "__sluice_broken"
@@ -61,6 +65,40 @@ class Seen(NamedTuple):
         return [
             [*a.range.as_list(), *(self.spans.get((a.range.topic, a.range.partition)) or nothing)] for a in accounts
         ]
+
+
+@dataclass(frozen=True)
+class Opening:
+    """What a run finds of the epoch whose batches it is about to process.
+
+    Attributes
+    ----------
+    checkpoint
+        Of the stream that fills the sink.
+    begun
+        The batch that a driver died on, if it has not to be read before state that is still to be made again.
+    entered
+        The last batch of the epoch that the ledger has.
+    """
+
+    spark: SparkSession
+    ledger: Ledger
+    checkpoint: Checkpoint
+    epoch: int
+    begun: int | None
+    entered: int | None
+
+    @property
+    def in_sink(self) -> bool:
+        """Whether the sink has the batch that a driver died on, so that only its state is to be made."""
+        return self.begun is not None and self.entered is not None and self.begun <= self.entered
+
+    def former_to(self, pipeline: Pipeline) -> int | None:
+        """Return up to which end the epoch does not write what it absorbs; it is decided before its first batch."""
+        if self.entered is None:  # a batch that the sink does not have is made again, with its state
+            rebuilt = self.epoch in self.ledger.offsets.resets(pipeline.name).rebuilt
+            self.checkpoint.note_former(former_to(self.ledger, pipeline, self.epoch, rebuilt=rebuilt))
+        return self.checkpoint.former_to()
 
 
 @dataclass(frozen=True)
@@ -100,6 +138,42 @@ class StatefulWriter(BatchWriter, ABC):
         return replace(self, clock=checkpoint.clock_of(number))
 
     # --- what an operator says of itself -----------------------------------------------------------------------------
+
+    def opened(self, opening: Opening) -> StatefulWriter:
+        """Return the writer for the batches of an epoch, before the first of them is planned.
+
+        Raises
+        ------
+        SluiceError
+            If the operator cannot go on with what the epoch keeps. Nothing was read or written.
+        """
+        return self
+
+    def rebuilt(self, needed: Kept, spanned: tuple[int, int] | None) -> Self:
+        """Return the writer of the batch that makes the state of an epoch again."""
+        return replace(self, spanned=spanned, latest=needed.latest)
+
+    def remembered(self, rows: DataFrame, needed: Kept) -> tuple[DataFrame, str]:
+        """Return which rows the state of an epoch is made of again, and a note for the ledger if some are gone."""
+        raise NotImplementedError
+
+    def live(self, read: int, stored: int) -> int:
+        """Return how many bytes of keys and values the state has.
+
+        Parameters
+        ----------
+        read
+            How many bytes the last batch went through, by what Spark says of it.
+        stored
+            How many bytes all versions of the state have on the disk.
+        """
+        of = self.pipeline.stateful
+        return read if of is not None and of.measures else stored
+
+    def counted(self, spark: SparkSession, checkpoint: Checkpoint, batch: int) -> dict[str, int | None]:
+        """Return how many ``keys`` and open ``windows`` the state has after a batch; it reads the whole state."""
+        held = imported(kind_of("operators", str(self.pipeline.keeps)).held)
+        return {"keys": held(spark, checkpoint.path, batch)[0]["keys"]}
 
     @property
     @abstractmethod
@@ -291,3 +365,16 @@ def dropped(accounts: Sequence[RangeAccount], counts: Mapping[Key, int]) -> list
         count = counts.get((account.range.topic, account.range.partition), 0)
         found.append(replace(account, counts=account.counts + Counts(written=-count, filtered=count)))
     return found
+
+
+def note_of(sink: Sink, number: int) -> dict[str, Any]:
+    """Return the commit metadata of a batch; empty if the sink does not have it."""
+    return next((note for note in sink.notes(newer_than=number - 1) if note["version"] == number), {})
+
+
+def way_on(pipeline: Pipeline) -> str:
+    """Return how to go on if the state in the checkpoint is of no use: with what it was, if that can be, or without."""
+    drop = f"drop what is kept: {begin_again(pipeline.name)}"
+    if pipeline.no_rebuilding is not None:
+        return drop
+    return f"make what is kept again, from its records: {begin_again(pipeline.name, rebuild=True)}; or {drop}"

@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import cast
+from dataclasses import dataclass, field, replace
+from typing import Self, cast
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from sluice.errors import CheckpointError, ConfigError
 from sluice.pipeline.window import END, START, Window
-from sluice_spark.batch.stateful import Seen, StatefulWriter
+from sluice.run.checkpoint import Checkpoint
+from sluice.run.rebuilding import Kept
+from sluice_spark.batch.stateful import Opening, Seen, StatefulWriter, way_on
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.sinks.base import Fence, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.everything import Everything
 from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.sinks.parquet.timed import Timed
+from sluice_spark.sources.base import within
 from sluice_spark.windows.aggregate import strange, windows_of
 from sluice_spark.windows.late import late, partly_late
+from sluice_spark.windows.state import PaneSpans, open_windows
 
 __all__ = ["WindowWriter"]
 
@@ -66,6 +71,88 @@ class WindowWriter(StatefulWriter):
     def time(self) -> str:
         """The column with the event time."""
         return self.window.time
+
+    def opened(self, opening: Opening) -> WindowWriter:
+        """Return the writer that makes windows as this epoch began to."""
+        from sluice_spark.batch.paned import in_its_way  # a subclass is there
+
+        writer = in_its_way(self, opening)
+        if writer.window.output == "complete":
+            writer.refuse_to_empty(opening)
+        writer = replace(writer, former_to=opening.former_to(self.pipeline))
+        writer.refuse_other_types(opening)
+        return writer
+
+    def refuse_to_empty(self, opening: Opening) -> None:
+        """Refuse to put a first result in place of rows that another program wrote.
+
+        Raises
+        ------
+        ConfigError
+            If the pipeline has never read anything, and the table has files.
+        """
+        sink = cast(DeltaSink, self.sink)
+        if sink.version() >= 0 or opening.ledger.offsets.reached(self.pipeline.name, ever=True):
+            return
+        table = sink.table()
+        if table is not None and table.file_uris():
+            raise ConfigError(
+                f"the table {sink.path} has rows, and none of them is of pipeline {self.pipeline.name!r}: with output: "
+                "complete its first batch would take their place",
+                state="nothing was read or written",
+                next_step="name another path in the pipeline file; or, if nobody needs these rows, delete them first",
+            )
+
+    def refuse_other_types(self, opening: Opening) -> None:
+        """Refuse to go on with open windows whose values Spark would take for those of another type.
+
+        Raises
+        ------
+        CheckpointError
+            With the columns that have another type now.
+        """
+        checkpoint, types = opening.checkpoint, self.types
+        known = checkpoint.types() if checkpoint.planned() else None
+        if known is None:  # of an earlier version, or there is no state yet
+            checkpoint.note_types(types)
+            return
+        differing = [(name, known[name], kind) for name, kind in types.items() if known.get(name, kind) != kind]
+        if differing:
+            told = ", ".join(f"{name} was {old.upper()} and is {new.upper()}" for name, old, new in differing)
+            name, old, _ = differing[0]
+            raise CheckpointError(
+                f"pipeline {self.pipeline.name!r}: epoch {opening.epoch} has open windows whose values are of another "
+                f"type: {told}",
+                state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
+                next_step=f"CAST({name} AS {old.upper()}) in the transform, or undo the change in "
+                f"{self.pipeline.file.name}; or {way_on(self.pipeline)}",
+            )
+
+    def rebuilt(self, needed: Kept, spanned: tuple[int, int] | None) -> Self:
+        """Return the writer of the batch that makes the state of an epoch again."""
+        return replace(super().rebuilt(needed, spanned), afresh=needed.begun)
+
+    def remembered(self, rows: DataFrame, needed: Kept) -> tuple[DataFrame, str]:
+        """Return the rows of the windows that are open."""
+        wanted = rows.where(~late(self.window, self.former_to or 0))
+        if self.quarantine.table() is None:
+            return wanted, ""
+        # no window has what is there: also what was ahead of time, and is not any more
+        places = ["_topic", "_partition", "_offset"]
+        refused = self.quarantine.rows(rows.sparkSession).where(within(needed.ranges, "_")).select(*places).distinct()
+        return wanted.join(refused, places, "left_anti"), ""
+
+    def counted(self, spark: SparkSession, checkpoint: Checkpoint, batch: int) -> dict[str, int | None]:
+        """Return how many keys and open windows the state has after a batch; sessions are summed up by hours."""
+        found = open_windows(spark, checkpoint.path, batch, self.panes(checkpoint.watermark(batch)))
+        if (former := checkpoint.former_to()) is not None:  # which this epoch does not write
+            found = [each for each in found if each["window_end"] > former]
+        windows = len(found) if self.window.gap is None else None
+        return {"keys": sum(each["keys"] for each in found), "windows": windows}
+
+    def panes(self, watermark: int) -> PaneSpans | None:
+        """Return how the state's panes lie; None if it has windows."""
+        return None
 
     def let_out(self, records: DataFrame) -> DataFrame:
         """Return the stream of closed windows, from the stream of records."""

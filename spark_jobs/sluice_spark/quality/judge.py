@@ -132,7 +132,7 @@ class Judge:
         wrote = counts.written > 0
         told = [ledger.runs.account(name, run) for run in runs]
         # a run may write rows of records that earlier runs read
-        wrote = wrote or any(a.get(key, {}).get("rows") for a in told for key in ("windows", "processor"))
+        wrote = wrote or any(isinstance(each, dict) and each.get("rows") for a in told for each in a.values())
         changed = wrote or any(account.get("replaced") for account in told)
         readable = self._pipeline.sink.kind.readable
         if changed and readable:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from sluice.decoders.registry import ask
 from sluice.faults import point
 from sluice.home import Home
+from sluice.kinds import imported, kind_of
 from sluice.ledger import Epoch, Lease, Ledger
 from sluice.ledger.events import Degraded
 from sluice.pipeline import Pipeline
@@ -23,9 +24,7 @@ from sluice.storage import is_url
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
-from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.origins import Screen
-from sluice_spark.batch.processed import ProcessorWriter
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.split import Split
 from sluice_spark.batch.unknown_fields import UnknownFields
@@ -44,13 +43,6 @@ from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.sample import shape_of
 
 __all__ = ["RunContext"]
-
-_WRITERS: dict[str | None, type[BatchWriter]] = {
-    None: BatchWriter,
-    "window": WindowWriter,
-    "dedupe": DedupeWriter,
-    "processor": ProcessorWriter,
-}
 """By key of the pipeline file that keeps state."""
 
 
@@ -222,7 +214,8 @@ class RunContext:
             tables.sink.check(shape.schema)
             tables.further.check(shape.schema)
             tables.quarantine.check(SCHEMA)
-        kind: type[BatchWriter] = _WRITERS[self.pipeline.keeps]
+        keeps = self.pipeline.keeps
+        kind: type[BatchWriter] = BatchWriter if keeps is None else imported(kind_of("operators", keeps).writer)
         writer = kind(
             self.pipeline,
             self.run_id,

@@ -17,13 +17,10 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from sluice.errors import SluiceError
 from sluice.ledger import Lease, Ledger
 from sluice.ledger.events import Degraded, StateMeasured
-from sluice.pipeline import Pipeline
-from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
+from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.tables import Tables
-from sluice_spark.windows.operators import OPERATORS
-from sluice_spark.windows.state import PaneSpans, open_windows
 
 __all__ = ["MOST", "measure", "operators_of"]
 
@@ -61,11 +58,9 @@ def measure(
     spark: SparkSession,
     ledger: Ledger,
     lease: Lease,
-    pipeline: Pipeline,
+    writer: StatefulWriter,
     tables: Tables,
     progress: Sequence[StreamingQueryProgress],
-    *,
-    panes: bool,
 ) -> None:
     """Record the state that a query leaves behind, and warn if it grows without being cleaned.
 
@@ -73,8 +68,6 @@ def measure(
     ----------
     tables
         Those of the stream that has the state.
-    panes
-        Whether the state has panes, not windows.
     """
     try:
         operators, committed = operators_of(progress), tables.checkpoint.committed()
@@ -83,12 +76,8 @@ def measure(
         epoch, batch = tables.epoch.number, committed[-1]
         watermark, size = tables.checkpoint.watermark(batch), tables.checkpoint.state_bytes()
         counted: dict[str, int | None] = {"keys": None, "windows": None}
-        # a pane is counted in each of its windows
-        times = pipeline.window.length // pipeline.window.step if panes and pipeline.window is not None else 1
-        # a processor's batch reads what it asks for; all versions of its state say how large it may be
-        live = size if pipeline.processor is not None else sum(each["live"] for each in operators) * times
-        if live <= _SMALL:
-            counted |= _counted(spark, pipeline, tables.checkpoint, batch, watermark, panes=panes)
+        if writer.live(sum(each["live"] for each in operators), size) <= _SMALL:
+            counted |= writer.counted(spark, tables.checkpoint, batch)
     except (OSError, SluiceError, PySparkException) as error:  # what the run wrote is whole
         logger.warning("the state could not be measured: %s", error)
         return
@@ -97,21 +86,7 @@ def measure(
         keys=counted["keys"], windows=counted["windows"],
     )  # fmt: skip
     ledger.record(lease, measured)
-    wrong = warning(ledger, pipeline)
+    wrong = warning(ledger, writer.pipeline)
     if wrong is not None:
         logger.warning("%s", wrong)
         ledger.record(lease, Degraded(note=wrong))
-
-
-def _counted(
-    spark: SparkSession, pipeline: Pipeline, checkpoint: Checkpoint, batch: int, watermark: int, *, panes: bool
-) -> dict[str, int | None]:
-    window = pipeline.window
-    if window is None:
-        return {"keys": OPERATORS[str(pipeline.keeps)].held(spark, checkpoint.path, batch)[0]["keys"]}
-    size, step = (round(span.total_seconds() * 1000) for span in (window.length, window.step))
-    found = open_windows(spark, checkpoint.path, batch, PaneSpans(size, step, watermark) if panes else None)
-    if (former := checkpoint.former_to()) is not None:  # which this epoch does not write
-        found = [each for each in found if each["window_end"] > former]
-    # sessions are summed up by hours
-    return {"keys": sum(each["keys"] for each in found), "windows": len(found) if window.gap is None else None}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -25,9 +24,7 @@ from sluice.run.resolve import Available
 from sluice.run.transfer import Transfer
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
-from sluice_spark.batch.deduped import DedupeWriter
 from sluice_spark.batch.stateful import StatefulWriter
-from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
 from sluice_spark.engine.failures import Sign
 from sluice_spark.engine.logs import logger
@@ -37,12 +34,10 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import ReadableSink
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sources.base import RECORD_SCHEMA, within
+from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.parts import RecordsInParts
 from sluice_spark.strategies.base import Batch
-from sluice_spark.windows.late import late
 
 __all__ = ["Rebuilding", "due", "readable"]
 
@@ -119,8 +114,7 @@ class Rebuilding:
         records, spanned = self._told(transfer)
         note = f"the state of epoch {number} is made again, of {records:,} records that earlier runs read"
         context.ledger.record(lease, Degraded(note=note))
-        writer = replace(self.writer, spanned=spanned, latest=needed.latest)
-        self._make(transfer, replace(writer, afresh=needed.begun) if isinstance(writer, WindowWriter) else writer)
+        self._make(transfer, self.writer.rebuilt(needed, spanned))
         lease.verify()
         transfer.take(needed.watermark)
         point("state-rebuilt")
@@ -177,28 +171,12 @@ class Rebuilding:
 
     def _wanted(self, records: DataFrame, needed: Kept) -> DataFrame:
         """Return the rows whose records the state is made of, with their places."""
-        writer, spark = replace(self.writer, clock=Clock(0, 0, round(time.time() * 1000))), self.batches.spark
-        rows = writer.sound(writer.transformed(writer.decoded(records)))
-        places = [f"_{name}" for name in _PLACE]
-        if isinstance(writer, WindowWriter):
-            wanted = rows.where(~late(writer.window, writer.former_to or 0))
-            if self.tables.quarantine.table() is None:
-                return wanted
-            # who is there, no window has: also those that were ahead of time, and are not any more
-            refused = self.tables.quarantine.rows(spark).where(within(needed.ranges, "_")).select(*places).distinct()
-            return wanted.join(refused, places, "left_anti")
-        assert isinstance(writer, DedupeWriter)
-        until = F.unix_micros(column(writer.time)) + round(writer.dedupe.within.total_seconds() * 1_000_000)
-        # the first of each key are those that the sink has
-        held = cast(ReadableSink, self.tables.sink).rows(spark)
-        there = held.where(within(needed.ranges, "_")).select(*places).distinct()
-        if (missing := needed.written - there.count()) > 0:
-            note = (
-                f"{missing:,} rows have left the sink since they were written: their keys are not remembered any more"
-            )
+        writer = replace(self.writer, clock=Clock(0, 0, round(time.time() * 1000)))
+        wanted, note = writer.remembered(writer.sound(writer.transformed(writer.decoded(records))), needed)
+        if note:
             logger.warning("%s", note)
             self.batches.context.ledger.record(self.batches.lease, Degraded(note=note))
-        return rows.where(until > needed.watermark * 1000).join(there, places, "left_semi")
+        return wanted
 
     def _told(self, transfer: Transfer) -> tuple[int, tuple[int, int] | None]:
         """Return how many records are stored, and their first and last event time, in milliseconds since 1970."""
@@ -220,11 +198,11 @@ class Rebuilding:
         def on_batch(let_out: DataFrame, number: int) -> None:
             self.batches.lease.verify()
             transfer.plan(positions)
-            if known is not None or isinstance(writer, DedupeWriter):  # whose rows the sink has
+            if known is not None or writer.traced:  # rows of single records: the sink has them
                 let_out.write.format("noop").mode("overwrite").save()
             if known is not None:
                 return
-            if isinstance(writer, DedupeWriter):
+            if writer.traced:
                 let_out = spark.createDataFrame([], let_out.schema)
             source = self.batches.records(tables)
             with context.strategy.hold_let_out(

@@ -13,6 +13,7 @@ from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
 from sluice.ledger.events import PipelineReset
 from sluice.ledger.resets import described
+from sluice.pipeline.operator import operator_of
 from sluice.ranges import Positions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
@@ -258,7 +259,7 @@ class ResetRun(Run):
                 f"batch {waiting} was {what} ({decided.reason}), which is void: "
                 "what the new epoch reads is judged as new"
             )
-        window, own = self.pipeline.window, known is not None and known[0] == "processor"
+        window, was = self.pipeline.window, operator_of(known and known[0])
         if latest is not None or window is not None:
             written = any(m["epoch"] >= resets.base and m["rows"] for m in self.ledger.facts.told(name, Windows))
             ever = self.ledger.facts.reach(name, range(resets.base, number + 1))
@@ -267,7 +268,7 @@ class ResetRun(Run):
             dropped, told = of_windows(
                 window,
                 written=written,
-                are_open=not own and still_open(known, latest, closed),
+                are_open=not (was and was.dropped) and still_open(known, latest, closed),
                 before=str(known[1].get("output", "append")) if known and known[0] == "window" else "append",
                 latest=ever.latest,
                 closed_to=ever.closed_to,
@@ -275,18 +276,10 @@ class ResetRun(Run):
             )
             given_up += dropped
             notes += told
-        if own and latest is not None:
-            given_up.append(
-                "what the processor keeps is dropped: what it had absorbed counts as written, and rows that it had not "
-                "yielded yet do not come. --truncate with an earlier --from writes all rows again"
-            )
-        if own or self.pipeline.processor is not None:
-            notes.append(
-                "rows that were written stay as they are: records that are late by the watermark so far count as "
-                "filtered in the new epoch, too"
-            )
-        if (known is not None and known[0] == "dedupe") or self.pipeline.dedupe is not None:
-            notes.append("the keys of earlier records are forgotten: a duplicate of one of them is written")
+        if was is not None and was.dropped and latest is not None:
+            given_up.append(was.dropped)
+        both = dict.fromkeys((was, operator_of(self.pipeline.keeps)))
+        notes += [operator.begins for operator in both if operator is not None and operator.begins]
         return replace(reset, given_up=tuple(given_up), notes=tuple(notes))
 
     def _stands(self, tables: Tables, reset: Reset) -> bool:

@@ -1,11 +1,11 @@
-"""The batches of a pipeline with windows, ``dedupe`` or a processor, whose state Spark keeps from run to run."""
+"""The batches of a pipeline whose operator has state, which Spark keeps from run to run."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -13,19 +13,11 @@ from sluice.errors import CheckpointError, ConfigError, OffsetsGoneError, Sluice
 from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
-from sluice.pipeline.dedupe import Dedupe
-from sluice.pipeline.operator import StateOperator
-from sluice.pipeline.processor import Processor
-from sluice.pipeline.window import Window
+from sluice.pipeline.operator import operator_of
 from sluice.ranges import OffsetRange, RangeAccount
-from sluice.run.rebuilding import former_to
 from sluice.run.slowest import held_by
 from sluice.text import moment
-from sluice_spark.batch.deduped import DedupeWriter
-from sluice_spark.batch.paned import PaneWriter
-from sluice_spark.batch.processed import ProcessorWriter
-from sluice_spark.batch.stateful import StatefulWriter
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.stateful import Opening, StatefulWriter, note_of, way_on
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
@@ -34,19 +26,15 @@ from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.measured import MOST, measure
 from sluice_spark.runs.rebuilding import Rebuilding, due
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import ReadableSink
-from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sources.base import Records, within
+from sluice_spark.sources.base import Records
 from sluice_spark.sources.log import LogReader
 from sluice_spark.strategies.base import Batch
 from sluice_spark.transforms.lookups import Lookups
-from sluice_spark.windows.decomposed import NotDecomposedError, decompose
 
 __all__ = ["StatefulRoute", "define", "plan_closing", "refuse_other"]
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
-_KINDS: dict[str, type[StateOperator]] = {kind.key: kind for kind in (Window, Dedupe, Processor)}
 
 
 @dataclass(frozen=True)
@@ -85,16 +73,11 @@ class StatefulRoute:
         sweep = tables.left_over()
         entered = context.ledger.offsets.last_batch(context.pipeline.name, tables.epoch.number)
         source: Records = log or self.batches.records(tables)
-        if isinstance(writer, WindowWriter):
-            writer = _in_its_way(spark, tables, writer)
-            if writer.window.output == "complete":
-                _refuse_to_empty(context.ledger, context.pipeline, cast(DeltaSink, tables.sink))
-        if isinstance(writer, WindowWriter | ProcessorWriter):
-            if entered is None:  # a batch that the sink does not have is made again, with its state
-                _note_former(context.ledger, context.pipeline, tables)
-            writer = replace(writer, former_to=tables.checkpoint.former_to())
-        if isinstance(writer, WindowWriter):
-            _refuse_other_types(context.pipeline, tables, writer.types)
+        found = Opening(
+            spark, context.ledger, tables.checkpoint, tables.epoch.number, None if rebuilding else open_batch,
+            None if entered is None else entered.batch,
+        )  # fmt: skip
+        writer = writer.opened(found)
         writer = _held(context.ledger, context.pipeline, tables, writer)
         if log is None:
             define(context.pipeline, tables)
@@ -103,9 +86,6 @@ class StatefulRoute:
             with _settings(spark, context.pipeline):
                 Rebuilding(self.batches, tables, writer).execute()
             open_batch = None  # whose state an attempt that died had not made yet
-        in_sink = entered is not None and open_batch is not None and open_batch <= entered.batch
-        if isinstance(writer, DedupeWriter) and in_sink:
-            writer = replace(writer, held=_rows_held(tables, spark))
         # also that of a batch in the sink, whose rows are the same: a power cut may have emptied it, and Spark would
         # not write it again over the empty file
         if open_batch is not None and tables.checkpoint.drop_state(open_batch):
@@ -138,10 +118,7 @@ class StatefulRoute:
                 reader=log,
             )  # fmt: skip
             with context.watch.phase("ledger"):
-                measure(
-                    spark, context.ledger, self.batches.lease, context.pipeline, tables, query.recentProgress,
-                    panes=isinstance(writer, PaneWriter),
-                )  # fmt: skip
+                measure(spark, context.ledger, self.batches.lease, writer, tables, query.recentProgress)
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
@@ -159,32 +136,26 @@ def refuse_other(pipeline: Pipeline, tables: Tables) -> None:
     kept, asked = tables.checkpoint.definition(), _asked(pipeline)
     if kept == asked:
         return
+    known = operator_of(kept[0]) if kept is not None else None
+    holding = known.holding if known is not None else f"has state of {kept and kept[0]}"
     if kept is None:
-        what = f"was begun without {_KINDS[asked[0]].said}" if asked is not None else ""
+        what = f"was begun without {pipeline.kept_by}" if asked is not None else ""
     elif asked is None:
-        what = f"{_KINDS[kept[0]].holding}, and the pipeline file has no {kept[0]} any more"
+        what = f"{holding}, and the pipeline file has no {kept[0]} any more"
     elif kept[0] != asked[0]:
-        what = f"{_KINDS[kept[0]].holding}, and the pipeline file has {asked[0]} instead"
+        what = f"{holding}, and the pipeline file has {asked[0]} instead"
     else:
         old, new = kept[1], asked[1]
         differing = ", ".join(f"{key} was {old.get(key)} and is {new[key]}" for key in new if new[key] != old.get(key))
-        what = f"{_KINDS[kept[0]].holding} of another definition: {differing}"
+        what = f"{holding} of another definition: {differing}"
     same = kept is not None and asked is not None and kept[0] == asked[0]
-    way = _way_on(pipeline) if same else f"drop what is kept: {begin_again(pipeline.name)}"
+    way = way_on(pipeline) if same else f"drop what is kept: {begin_again(pipeline.name)}"
     raise CheckpointError(
         f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} {what}",
         state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
         next_step=f"undo the change in {pipeline.file.name}; or, for the new definition, {way}; with --truncate --from "
         "earliest all rows are written by the new definition",
     )
-
-
-def _way_on(pipeline: Pipeline) -> str:
-    """Return how to go on if the state in the checkpoint is of no use: with what it was, if that can be, or without."""
-    drop = f"drop what is kept: {begin_again(pipeline.name)}"
-    if pipeline.no_rebuilding is not None:
-        return drop
-    return f"make what is kept again, from its records: {begin_again(pipeline.name, rebuild=True)}; or {drop}"
 
 
 def _refuse_torn(pipeline: Pipeline, tables: Tables) -> None:
@@ -200,42 +171,9 @@ def _refuse_torn(pipeline: Pipeline, tables: Tables) -> None:
             f"pipeline {pipeline.name!r}: version {', '.join(map(str, torn))} of the state in "
             f"{tables.checkpoint.path}/state is empty, as after a power cut",
             state="the sink holds what was committed before; nothing was written now",
-            next_step=f"restore the checkpoint from a copy that is as new as the table; or {_way_on(pipeline)}; with "
+            next_step=f"restore the checkpoint from a copy that is as new as the table; or {way_on(pipeline)}; with "
             "--truncate --from earliest all rows are written again",
         )
-
-
-def _in_its_way(spark: SparkSession, tables: Tables, writer: WindowWriter) -> WindowWriter:
-    """Return the writer that makes windows as this epoch began to; a new epoch takes panes if they do.
-
-    Raises
-    ------
-    CheckpointError
-        If the epoch keeps panes, and the pipeline file asks for others.
-    """
-    pipeline, checkpoint = writer.pipeline, tables.checkpoint
-    begun = bool(checkpoint.planned())
-    noted = checkpoint.panes() if begun else None
-    if begun and noted is None:
-        return writer
-    # what was begun in panes goes on in them
-    window = writer.window.model_copy(update={"panes": "auto"}) if begun else writer.window
-    try:
-        how = decompose(spark, window, writer.taken)
-    except NotDecomposedError as why:
-        if not begun:
-            logger.info("windows are Spark's own: %s", why)
-            checkpoint.note_panes(None)
-            return writer
-        raise _other_panes(pipeline, tables, str(why)) from why
-    if begun and noted != how.as_dict():
-        raise _other_panes(
-            pipeline, tables, f"it has {_listed(noted)}, and the pipeline file needs {_listed(how.as_dict())}"
-        )
-    if not begun:
-        checkpoint.note_panes(how.as_dict())
-        logger.info("windows are made of %d panes each", window.length // window.step)
-    return PaneWriter.of(writer, how)
 
 
 def _held(ledger: Ledger, pipeline: Pipeline, tables: Tables, writer: StatefulWriter) -> StatefulWriter:
@@ -254,78 +192,9 @@ def _held(ledger: Ledger, pipeline: Pipeline, tables: Tables, writer: StatefulWr
     return replace(writer, held_to=behind.latest)
 
 
-def _refuse_to_empty(ledger: Ledger, pipeline: Pipeline, sink: DeltaSink) -> None:
-    """Refuse to put a first result in place of rows that another program wrote.
-
-    Raises
-    ------
-    ConfigError
-        If the pipeline has never read anything, and the table has files.
-    """
-    if sink.version() >= 0 or ledger.offsets.reached(pipeline.name, ever=True):
-        return
-    table = sink.table()
-    if table is not None and table.file_uris():
-        raise ConfigError(
-            f"the table {sink.path} has rows, and none of them is of pipeline {pipeline.name!r}: with output: complete "
-            "its first batch would take their place",
-            state="nothing was read or written",
-            next_step="name another path in the pipeline file; or, if nobody needs these rows, delete them first",
-        )
-
-
-def _note_former(ledger: Ledger, pipeline: Pipeline, tables: Tables) -> None:
-    """Note up to which end windows are not written by this epoch, because it has read only a part of their records."""
-    number = tables.epoch.number
-    rebuilt = number in ledger.offsets.resets(pipeline.name).rebuilt
-    tables.checkpoint.note_former(former_to(ledger, pipeline, number, rebuilt=rebuilt))
-
-
-def _listed(panes: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{function} {kind.upper()}" for function, kind in (panes or {}).get("parts", ()))
-
-
-def _other_panes(pipeline: Pipeline, tables: Tables, what: str) -> CheckpointError:
-    return CheckpointError(
-        f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} keeps panes of its windows that do not fit: {what}",
-        state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
-        next_step=f"undo it in {pipeline.file.name}, or cast the column in the transform; or {_way_on(pipeline)}",
-    )
-
-
-def _refuse_other_types(pipeline: Pipeline, tables: Tables, types: Mapping[str, str]) -> None:
-    """Refuse to go on with open windows whose values Spark would take for those of another type.
-
-    Raises
-    ------
-    CheckpointError
-        With the columns that have another type now.
-    """
-    known = tables.checkpoint.types() if tables.checkpoint.planned() else None
-    if known is None:  # of an earlier version, or there is no state yet
-        tables.checkpoint.note_types(types)
-        return
-    differing = [(name, known[name], kind) for name, kind in types.items() if known.get(name, kind) != kind]
-    if differing:
-        told = ", ".join(f"{name} was {old.upper()} and is {new.upper()}" for name, old, new in differing)
-        name, old, _ = differing[0]
-        raise CheckpointError(
-            f"pipeline {pipeline.name!r}: epoch {tables.epoch.number} has open windows whose values are of another "
-            f"type: {told}",
-            state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
-            next_step=f"CAST({name} AS {old.upper()}) in the transform, or undo the change in {pipeline.file.name}; or "
-            f"{_way_on(pipeline)}",
-        )
-
-
 def _asked(pipeline: Pipeline) -> tuple[str, dict[str, Any]] | None:
     kept, key = pipeline.stateful, pipeline.keeps
     return None if kept is None or key is None else (key, kept.definition)
-
-
-def _note(tables: Tables, number: int) -> dict[str, Any]:
-    """Return the commit metadata of a batch; empty if the sink does not have it."""
-    return next((note for note in tables.sink.notes(newer_than=number - 1) if note["version"] == number), {})
 
 
 def _lookups(context: RunContext, tables: Tables, batch: int | None) -> Lookups:
@@ -336,7 +205,7 @@ def _lookups(context: RunContext, tables: Tables, batch: int | None) -> Lookups:
     CheckpointError
         If one of these is gone, so that the state cannot be made of the rows that were accounted for.
     """
-    begun = _note(tables, batch).get("tables") if context.pipeline.tables and batch is not None else None
+    begun = note_of(tables.sink, batch).get("tables") if context.pipeline.tables and batch is not None else None
     if not begun or batch is None or not tables.checkpoint.ranges_of(batch):
         return context.lookups(tables, batch)
     try:
@@ -346,29 +215,8 @@ def _lookups(context: RunContext, tables: Tables, batch: int | None) -> Lookups:
             f"pipeline {context.pipeline.name!r}: a driver died after it committed batch {batch}, whose state is still "
             f"to be made, and {gone.what}",
             state=f"batch {batch} is in the sink once; its state would be of other rows than its account says",
-            next_step=f"restore that version from a copy, and run again; or {_way_on(context.pipeline)}",
+            next_step=f"restore that version from a copy, and run again; or {way_on(context.pipeline)}",
         ) from gone
-
-
-def _rows_held(tables: Tables, spark: SparkSession) -> tuple[tuple[OffsetRange, ...], DataFrame] | None:
-    """Return ranges and rows of the batch that is in the sink and whose state is still to be made; None if none is."""
-    number = tables.checkpoint.open_batch()
-    note = _note(tables, number) if number is not None else {}
-    if number is None or not note:
-        return None
-    ranges = tuple(tables.checkpoint.ranges_of(number))
-    if not ranges:
-        return None
-    rows, _ = cast(ReadableSink, tables.sink).rows_of(spark, [note["run"]])
-    there = rows.where(within(ranges, "_")).select("_topic", "_partition", "_offset").distinct()
-    written = sum(account["written"] for account in note["accounts"])
-    if (found := there.count()) != written:
-        logger.warning(
-            "batch %d wrote %d rows, and the sink has %d of them: its keys are remembered from its records instead",
-            number, written, found,
-        )  # fmt: skip
-        return None
-    return ranges, there
 
 
 def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
@@ -377,10 +225,10 @@ def _refuse_other_rows(pipeline: Pipeline, tables: Tables, number: int) -> None:
     Raises
     ------
     CheckpointError
-        If decoding, rules, transform, window, dedupe or processor changed since.
+        If decoding, rules, transform or operator changed since.
     """
-    note = _note(tables, number)
-    absorbed = (note.get("windows") or note.get("dedupe") or {}).get("absorption")
+    note = note_of(tables.sink, number)
+    absorbed = next((n["absorption"] for n in note.values() if isinstance(n, dict) and "absorption" in n), None)
     if absorbed is None or absorbed == pipeline.absorption:
         return
     raise CheckpointError(
@@ -435,7 +283,7 @@ def _refuse_fewer(
     OffsetsGoneError
         If fewer records can be read than the batch's account has.
     """
-    accounts = [RangeAccount.from_dict(each) for each in _note(tables, number).get("accounts", ())]
+    accounts = [RangeAccount.from_dict(each) for each in note_of(tables.sink, number).get("accounts", ())]
     due = sum(a.counts.planned - a.counts.absent - a.counts.lost for a in accounts)
     if not due:
         return

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
+from sluice.kinds import imported, kind_of
 from sluice.pipeline import Pipeline, Rows
 from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.rules import records as rules
 from sluice_spark.transforms import transform as transforms
-from sluice_spark.windows.operators import OPERATORS
 
 __all__ = ["Shape", "shape_of"]
 
@@ -54,5 +54,5 @@ def shape_of(spark: SparkSession, pipeline: Pipeline, transform: transforms.Tran
     opaque = pipeline.rows is not Rows.AGGREGATE and not transforms.hands_through(sample, out)
     rows = out.schema
     if pipeline.stateful is not None:
-        out = OPERATORS[pipeline.stateful.key].check(pipeline, pipeline.stateful, out)
+        out = imported(kind_of("operators", pipeline.stateful.key).check)(pipeline, pipeline.stateful, out)
     return Shape(out.schema.add("_run", "string"), opaque, rows)

@@ -130,7 +130,7 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
         )
     for key, sink in pipeline.sinks.items():
         missing = [name for name in sink.config.partition_columns if name not in types]
-        if missing and pipeline.keeps not in ("window", "processor"):  # the model knows the columns of these
+        if missing and not (pipeline.stateful and pipeline.stateful.combines):  # the model knows the columns of these
             hint = nearest(missing[0], types, "its columns are")
             raise _wrong(pipeline, f"{key}.partition_by: the transform's result has no column {missing[0]!r}; {hint}")
     return out

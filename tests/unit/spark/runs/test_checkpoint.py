@@ -11,6 +11,7 @@ from unittest import mock
 import pyarrow as pa
 import pytest
 from deltalake import write_deltalake
+from pyspark.sql.types import IntegerType, LongType, StructType
 from tests.fixtures.books import Place, span, split
 from tests.fixtures.checkpoints import commit, written
 
@@ -21,8 +22,10 @@ from sluice.pipeline.processor import TimerFlush
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
+from sluice_spark.batch.stateful import Opening
+from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
-from sluice_spark.runs.stateful import _refuse_other_types, _refuse_to_empty, _refuse_torn, plan_closing
+from sluice_spark.runs.stateful import _refuse_torn, plan_closing
 from sluice_spark.sinks.delta.table import DeltaSink
 
 
@@ -45,15 +48,28 @@ def test_closing_batch_is_planned_if_it_is_due_and_the_dead_run_had_no_more_to_r
     assert found.checkpoint.open_batch() == (2 if planned else None)
 
 
+def opened(checkpoint: Checkpoint, ledger: Any = None) -> Opening:
+    return Opening(None, ledger, checkpoint, 1, None, None)  # type: ignore[arg-type]
+
+
+INT = IntegerType()
+
+
+def writer(pipeline: Any, sink: Any = None, v: Any = INT) -> WindowWriter:
+    asked = SimpleNamespace(name="p", file=Path("p.yaml"), no_rebuilding="sessions have no bound")
+    asked.window = window(None, aggregates={"n": "collect_list(v)"})
+    taken = StructType().add("v", v).add("other", v)
+    return WindowWriter(pipeline or asked, "r", lambda rows: rows, taken, sink, mock.Mock(), taken=taken)
+
+
 def test_types_of_state_cannot_change_once_there_is_state(tmp_path: Path) -> None:
-    asked: Any = SimpleNamespace(name="p", file=Path("p.yaml"), no_rebuilding="sessions have no bound")
-    found = SimpleNamespace(checkpoint=Checkpoint(str(tmp_path)), epoch=SimpleNamespace(number=1))
-    _refuse_other_types(asked, found, {"v": "int"})  # this run died before it planned a batch
-    _refuse_other_types(asked, found, {"v": "bigint"})
+    found = opened(Checkpoint(str(tmp_path)))
+    writer(None).refuse_other_types(found)  # this run died before it planned a batch
+    writer(None, v=LongType()).refuse_other_types(found)
     assert found.checkpoint.types() == {"v": "bigint"}
     tables(tmp_path, [0], {0: 500})
     with pytest.raises(CheckpointError, match="v was BIGINT"):
-        _refuse_other_types(asked, found, {"v": "int"})
+        writer(None).refuse_other_types(found)
 
 
 def test_state_of_several_batches_that_a_power_cut_emptied_is_refused(tmp_path: Path) -> None:
@@ -73,14 +89,14 @@ def test_state_of_several_batches_that_a_power_cut_emptied_is_refused(tmp_path: 
 
 def test_first_result_does_not_replace_rows_of_another_writer(tmp_path: Path) -> None:
     place = Place(tmp_path)
-    pipeline, sink = load(place.file), DeltaSink(str(tmp_path / "t"), "sluice:p:1")
-    _refuse_to_empty(place.ledger, pipeline, sink)
-    write_deltalake(sink.path, pa.table({"n": [1]}))
-    sink = DeltaSink(sink.path, "sluice:p:1")
+    pipeline, found = load(place.file), opened(Checkpoint(str(tmp_path / "c")), place.ledger)
+    path = str(tmp_path / "t")
+    writer(pipeline, DeltaSink(path, "sluice:p:1")).refuse_to_empty(found)
+    write_deltalake(path, pa.table({"n": [1]}))
     with pytest.raises(ConfigError, match="'p'"):
-        _refuse_to_empty(place.ledger, pipeline, sink)
+        writer(pipeline, DeltaSink(path, "sluice:p:1")).refuse_to_empty(found)
     place.commit("a", split(0, 5))
-    _refuse_to_empty(place.ledger, pipeline, sink)
+    writer(pipeline, DeltaSink(path, "sluice:p:1")).refuse_to_empty(found)
 
 
 LEASE = mock.create_autospec(Lease, instance=True)
