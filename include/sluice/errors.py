@@ -249,8 +249,9 @@ def quoted(text: str) -> str:
 
 
 def described(error: BaseException) -> str:
-    """Return an exception's type, and the first line of its text as a quotation."""
-    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    """Return an exception's type, and the first line of its text as a quotation, with what the system said below."""
+    first, *others = [line.strip(" ↳") for line in str(error).splitlines() if line.strip()] or [""]
+    first = ": ".join([first, *(line for line in others if "(os error " in line)])
     return f"{type(error).__name__}: {quoted(first)}" if first else type(error).__name__
 
 

@@ -93,6 +93,7 @@ def test_made_once_leaves_nothing_after_a_failure(tmp_path: Path, monkeypatch: p
         (f"a: {quoted('token=1')}; b: {quoted('token=2')}", "a: «…»; b: «…»"),
         (f"failed: {quoted('token' * 400)}"[:100], "failed: «…»"),
         ("the query failed: ValueError: a reason of an earlier version", "the query failed"),
+        (described(OSError("at x\n ↳ No space (os error 28)")), "OSError: «…»"),
         (described(KeyError()), "KeyError"),
         ("t-0 [0, 5) is gone", "t-0 [0, 5) is gone"),
     ],

@@ -224,8 +224,8 @@ def plan(
             f"topic {gone[0]!r} of {name!r} was deleted and recreated: its offsets stand for other records now, and "
             "rows of the former records with the same offsets are in the sink",
             state=_UNTOUCHED,
-            next_step=f"sluice reset {name} --truncate --from earliest takes those rows out; to keep them, give the "
-            "pipeline another name and its sink another path, both at once",
+            next_step=f"sluice reset {name} --reason TEXT --truncate --from earliest takes those rows out; to keep "
+            "them, give the pipeline another name and its sink another path, both at once",
         )
     kafka = pipeline.source.kafka
     # what a pattern matches only since the first run is read from offset 0, also where the first run began at the end

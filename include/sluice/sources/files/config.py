@@ -71,11 +71,14 @@ class FileSource(SourceConfig):
         """Take note of the columns that ``decode.csv`` declares, in the order of a row, and of its characters."""
         self._declared, self._marks = tuple(names), (separator, quote)
 
+    def columns_in(self, header: str) -> list[str]:
+        """Return the columns of a header, which may be in quotes."""
+        separator, quote = self._marks
+        return next(csv.reader(io.StringIO(header, newline=""), delimiter=separator, quotechar=quote), [])
+
     def misplaced(self, header: str) -> str | None:
         """Return a declared column that a header has in the place of another one; None if there is none."""
-        separator, quote = self._marks
-        fields = next(csv.reader(io.StringIO(header, newline=""), delimiter=separator, quotechar=quote), [])
-        there = [name.strip().casefold() for name in fields]
+        there = [name.strip().casefold() for name in self.columns_in(header)]
         if len(there) != len(self._declared):  # such rows are refused one by one (rule fields)
             return None
         pairs = zip(self._declared, there, strict=True)

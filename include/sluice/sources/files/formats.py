@@ -8,6 +8,7 @@ from typing import IO
 
 from sluice.sources.files import avro, parquet
 from sluice.sources.files.config import FileSource, Format
+from sluice.sources.files.json_text import UnfitError
 from sluice.sources.files.rows import Counted
 from sluice.sources.files.rows import count as count_lines
 from sluice.sources.files.rows import rows as cut_lines
@@ -46,7 +47,7 @@ class Reader:
         Raises
         ------
         UnfitError
-            If its rows cannot be told as JSON.
+            If its rows cannot be told.
         ConfigError
             If a package is missing.
         Exception
@@ -56,7 +57,10 @@ class Reader:
             return parquet.count(file)
         if self.format == "avro":
             return avro.count(file)
-        return count_lines(file, quoted=self.format == "csv", header=self.header)
+        found = count_lines(file, quoted=self.format == "csv", header=self.header)
+        if found.header is not None and not found.header.strip():
+            raise UnfitError("its first line is blank, where the header should be")
+        return found
 
     def rows(
         self, file: IO[bytes], start: int, end: int, marks: Sequence[tuple[int, int]]

@@ -19,7 +19,7 @@ _WHOLE = r"^-?[0-9]+$"
 
 
 class UnfitError(Exception):
-    """A file whose columns cannot be told as JSON; the text says why."""
+    """A file whose rows cannot be told; the text says why."""
 
 
 def check(schema: Any) -> None:

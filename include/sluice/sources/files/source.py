@@ -162,7 +162,8 @@ class Files:
             raise ConfigError(
                 f"{what}, in {self.folder.path}: what it has now is not in the sink",
                 state=_STATE,
-                next_step="give each file a name of its own, and put the former one back or remove it. Or set "
+                next_step="give each file a name of its own, and put the former one back with its "
+                "modification time (cp -p), or remove it. Or set "
                 "source.file.changed: read, which reads such a file again as a new one, or ignore",
             )
         if self.config.changed == "ignore":
@@ -200,10 +201,11 @@ class Files:
                     continue
                 header = None if found.header is None else found.header.decode(errors="replace")
                 if header is not None and columns is not None and columns[0] != header:
-                    if self.config.header:
+                    if not self.config.header:
+                        drift = f"other columns than {columns[1]}: {_drift(columns[0], header)}"
+                        drifted.setdefault(drift, []).append(name)
+                    elif self.config.columns_in(columns[0]) != self.config.columns_in(header):
                         raise self._other_columns(name, header, columns)
-                    drift = f"other columns than {columns[1]}: {_drift(columns[0], header)}"
-                    drifted.setdefault(drift, []).append(name)
                 if self.config.header and header is not None and (column := self.config.misplaced(header)) is not None:
                     raise self._misplaced(name, header, column)
                 if self.config.objects and columns is not None and columns[0] == header:

@@ -102,8 +102,9 @@ class RedisStreams:
                     f"entries of the stream {stream!r} of {self._where} were deleted one by one (XDEL), up to "
                     f"{deleted.decode()}, before this pipeline read them: the offsets of the others are not known",
                     state=_STATE,
-                    next_step="let the stream be shortened by XTRIM or MAXLEN only; start over under another name of "
-                    "the pipeline and path of its sink",
+                    next_step="copy the entries into another stream, and name that in source.queue.streams of a new "
+                    f"pipeline; or give up those up to there, for all readers: XTRIM {stream} MINID "
+                    f"{_after(deleted).decode()}. Let the stream be shortened by XTRIM or MAXLEN only",
                 )
             start = read
         return StreamState(group.rpartition(":")[2], start, added, _number(last) if added else None)
@@ -329,6 +330,12 @@ def _quoted(text: bytes) -> str:
 def _number(entry_id: bytes) -> int:
     time, number = _parts(entry_id)
     return time << 64 | number
+
+
+def _after(entry: bytes) -> bytes:
+    """Return the id that follows another one."""
+    time, number = _parts(entry)
+    return b"%d-%d" % (time, number + 1)
 
 
 def _parts(entry_id: bytes) -> tuple[int, int]:

@@ -91,7 +91,12 @@ class IcebergTable(TransactionalSink[Table]):
     # --- queries -----------------------------------------------------------------------------------------------
 
     def examine(self) -> list[str]:
-        """Check who owns the table, and whether its commits are still part of it; return no warnings.
+        """Check who owns the table, and whether its commits are still part of it.
+
+        Returns
+        -------
+        list of str
+            A warning if names of columns have moved, so that rows written before show other columns' values.
 
         Raises
         ------
@@ -101,9 +106,17 @@ class IcebergTable(TransactionalSink[Table]):
             If commits of this pipeline were rolled back, or the table was dropped.
         """
         table = self._table()
-        if table is not None:
-            self.let_pass(self._claimed(table))
-        return []
+        if table is None:
+            return []
+        self.let_pass(self._claimed(table))
+        moved = _moved(table)
+        if not moved:
+            return []
+        return [
+            f"the {self.path}: {', '.join(moved)} was the name of another column before, and staged files have names "
+            "and no ids: rows written before show that column's values. Rename the columns back; or write all rows "
+            "again: sluice reset --truncate --from earliest"
+        ]
 
     def newest(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""
@@ -384,6 +397,17 @@ class IcebergTable(TransactionalSink[Table]):
             schema = columns_of(table)
             columns = to_arrow_schema(schema, timezone="UTC")
             return spilled(spark, rows_of(table, columns, runs), columns, schema, self._scratch)
+
+
+def _moved(table: Table) -> list[str]:
+    """Return the names that files of the table's snapshots have for other columns than the table now."""
+    mapping = table.metadata.name_mapping()
+    if mapping is None:
+        return []
+    ids = {name: field.field_id for field in mapping.root for name in field.names}
+    written = {snapshot.schema_id for snapshot in table.snapshots()}
+    fields = [field for number, schema in table.schemas().items() if number in written for field in schema.fields]
+    return sorted({field.name for field in fields if ids.get(field.name, field.field_id) != field.field_id})
 
 
 def _rolled_back(table: Table) -> Iterator[tuple[str, int]]:

@@ -100,6 +100,13 @@ def describe(error: Any, what: str) -> SluiceError:
             state=state,
             next_step="correct the connection, the role's rights or the table; run again",
         )
+    if code == "21000" and "ON CONFLICT" in text:
+        return ConfigError(
+            f"{what}: two records of a batch have keys that differ, and a trigger of the table makes them the same",
+            state=state,
+            next_step="write the key as the table has it in the transform, for example lower(id) AS id; or remove the "
+            "trigger; run again",
+        )
     if code == "22021":
         return RowsRefusedError(
             f"{what}: a text has a zero character, and PostgreSQL holds none: {said}",
@@ -119,6 +126,8 @@ def describe(error: Any, what: str) -> SluiceError:
 def may_be_of_a_row(error: Any) -> bool:
     """Return whether an error of a statement that writes rows may be that of a row, although others have it, too."""
     code = getattr(error, "sqlstate", None) or ""
+    if " at RAISE" in str(error):  # a trigger's own words, whatever code it gives them
+        return True
     return bool(code) and code[:2] not in SURROUNDINGS and code != EXHAUSTED
 
 

@@ -207,7 +207,7 @@ DECLARE
     sluice_firsts bigint[]; sluice_ends bigint[]; sluice_again boolean := false; sluice_count bigint := 0;
     sluice_before bigint := 0;
     sluice_first bigint; sluice_past bigint; sluice_middle bigint;
-    sluice_given text; sluice_said text; sluice_faulty text;
+    sluice_given text; sluice_said text; sluice_faulty text; sluice_where text;
 BEGIN
     SELECT array_agg(n), array_agg(n + {_PART}) INTO sluice_firsts, sluice_ends
         FROM generate_series(1, (SELECT max(t.{_ROW}) FROM pg_temp.sluice_tried AS t), {_PART}) AS n;
@@ -232,8 +232,11 @@ BEGIN
                 sluice_count := sluice_count - 1;
             END IF;
         EXCEPTION WHEN OTHERS THEN
-            IF left(SQLSTATE, 2) IN ({classes}) OR SQLSTATE IN ({literal(EXHAUSTED)}) THEN RAISE; END IF;
-            GET STACKED DIAGNOSTICS sluice_said = MESSAGE_TEXT, sluice_faulty = COLUMN_NAME;
+            GET STACKED DIAGNOSTICS sluice_said = MESSAGE_TEXT, sluice_faulty = COLUMN_NAME,
+                sluice_where = PG_EXCEPTION_CONTEXT;
+            IF (left(SQLSTATE, 2) IN ({classes}) OR SQLSTATE IN ({literal(EXHAUSTED)}))
+                AND split_part(sluice_where, E'\n', 1) NOT LIKE '% at RAISE' THEN RAISE;
+            END IF;
             IF sluice_past - sluice_first > 1 THEN
                 sluice_middle := (sluice_first + sluice_past) / 2;
                 sluice_firsts := ARRAY[sluice_first, sluice_middle] || sluice_firsts;

@@ -345,7 +345,12 @@ def test_rows_of_a_file_are_the_same_for_any_block_size_and_start(format_: Any, 
         with pytest.MonkeyPatch.context() as large:
             large.setattr(module, "BLOCK", 1 << 20)
             assert rows(reader, data) == found
-        counted = reader.count(io.BytesIO(data))
+        try:
+            counted = reader.count(io.BytesIO(data))
+        except UnfitError:
+            assert header
+            assert not data.splitlines()[0].strip()
+            return
         assert counted.rows == len(found)
         for start in range(len(found)):
             some = read(reader, data, start, start + 2, counted.marks)

@@ -107,7 +107,7 @@ def test_file_source_refuses_a_folder_of_another_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "moved"),
     [("last,first", "first"), ('"First ",Last', None), ("a,b", None), ("first,b", None), ("b,first", "first"),
-     ("last,first,age", None), ("", None)],
+     ("last,first,age", None)],
 )  # fmt: skip
 def test_file_source_refuses_a_header_with_columns_in_other_places(tmp_path: Path, header: str, moved: Any) -> None:
     put(tmp_path, "a.csv", f"{header}\nJane,Doe\n")
@@ -118,6 +118,16 @@ def test_file_source_refuses_a_header_with_columns_in_other_places(tmp_path: Pat
         assert end(files) == 1
     else:
         refused(files, rf"decode\.csv\.schema has '{moved}'")
+
+
+def test_file_source_compares_headers_by_their_columns_and_leaves_out_a_file_that_begins_blank(tmp_path: Path) -> None:
+    put(tmp_path, "b.csv", "first,last\nJane,Doe\n")
+    put(tmp_path, "c.csv", '"first","last"\nJane,Doe\n')
+    for name in ("a.csv", "d.csv"):
+        put(tmp_path, name, "\nlast,first\nDoe,Jane\n")
+    files = opened(tmp_path, format="csv", header=True)
+    assert (end(files), order(files)) == (2, ["b.csv", "c.csv"])
+    assert sum("first line is blank" in note for note in files.notes) == 2
 
 
 def test_file_source_reads_in_the_order_of_names_or_times(tmp_path: Path) -> None:

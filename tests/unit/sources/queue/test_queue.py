@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -167,3 +168,18 @@ def test_redis_entries_are_found_behind_trimmed_ones(redis: Redis) -> None:
     guide = queue.guide([later])
     assert [m.value for found in queue.read(later, guide) for m in found] == values[12:]
     assert min(offset for offset, _ in guide["s"]) == 12, "what was read before is not kept"
+
+
+def test_redis_entries_that_were_deleted_one_by_one_are_named_with_a_way_that_helps(redis: Redis) -> None:
+    redis.add("s", [b"%d" % n for n in range(6)])
+    redis.client.xdel("s", redis.client.xrange("s")[2][0])
+    queue = RedisStreams(Connection("q", "redis", "127.0.0.1", redis.port, password="secret"), ("p", "own"), "value")
+    with pytest.raises(ConfigError, match="XDEL") as refused:
+        queue.state("s")
+    way = re.search(r"XTRIM s MINID \d+-\d+", refused.value.next_step)
+    assert way is not None
+    redis.client.execute_command(*way[0].split())
+    state = queue.state("s")
+    assert (state.start, state.end) == (3, 6)
+    span = OffsetRange("s", 0, 3, 6)
+    assert [m.value for some in queue.read(span, queue.guide([span])) for m in some] == [b"3", b"4", b"5"]

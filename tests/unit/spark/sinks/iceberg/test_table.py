@@ -212,6 +212,18 @@ def test_iceberg_rows_are_read_as_they_are_stored(orders: Iceberg) -> None:
     assert first["parts"] == [{"y": 1}], "a field of a struct that was renamed has its values"
 
 
+def test_iceberg_names_that_moved_to_other_columns_are_told(orders: Iceberg) -> None:
+    commit(orders, orders.writer(), 0, 0, 2)
+    with orders.table.update_schema() as update:
+        update.add_column("later", LongType())
+    assert orders.writer().examine() == []
+    for old, new in (("name", "other"), ("later", "name")):
+        with orders.table.update_schema() as update:
+            update.rename_column(old, new)
+    (warning,) = orders.writer(check=False).examine()
+    assert "name was the name of another column" in warning
+
+
 def test_iceberg_columns_of_other_engines_are_left_alone_if_spark_has_no_type_for_them(orders: Iceberg) -> None:
     commit(orders, orders.writer(), 0, 0, 2)
     with orders.table.update_schema() as update:

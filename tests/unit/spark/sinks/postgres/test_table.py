@@ -153,7 +153,9 @@ def test_postgres_finds_refused_rows_whatever_the_columns_are_called(orders: Pos
     assert list(refused_rows(orders, rows.rename_columns([*names, *rows.column_names[len(names) :]]))) == [5, 6]
 
 
-@pytest.mark.parametrize("bad", [3, None], ids=["one-row", "all-rows"])
+@pytest.mark.parametrize(
+    ("bad", "code"), [(3, "SH001"), (None, "SH001"), (3, "55000")], ids=["one-row", "all-rows", "code-of-a-server"]
+)
 @pytest.mark.parametrize(
     "how",
     [
@@ -163,11 +165,13 @@ def test_postgres_finds_refused_rows_whatever_the_columns_are_called(orders: Pos
         "ALTER TABLE public.orders ADD CHECK (to_tsquery(CASE WHEN id > 0 THEN 'a b' ELSE 'a' END) IS NOT NULL)",
     ],
 )
-def test_postgres_finds_the_row_behind_an_error_of_another_kind(orders: Postgres, how: str, bad: int | None) -> None:
+def test_postgres_finds_the_row_behind_an_error_of_another_kind(
+    orders: Postgres, how: str, bad: int | None, code: str
+) -> None:
     orders.execute(
         table_of("id bigint"),
         "CREATE OR REPLACE FUNCTION public.fails() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
-        "IF NEW.id > 0 THEN RAISE EXCEPTION 'it is not wanted' USING ERRCODE = 'SH001'; END IF; RETURN NEW; END $$",
+        f"IF NEW.id > 0 THEN RAISE EXCEPTION 'it is not wanted' USING ERRCODE = '{code}'; END IF; RETURN NEW; END $$",
         how,
     )
     with pytest.raises(SluiceError) as caught:
@@ -334,6 +338,22 @@ def test_postgres_trigger_that_keeps_rows_back_is_no_silent_loss(orders: Postgre
         "CREATE TRIGGER skips BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION skip()",
     )
     with pytest.raises(SinkError, match="2 of 3 rows"):
+        commit(orders, orders.writer(), 1, 2, 5)
+    assert set(orders.held()) == {0, 1}
+
+
+@pytest.mark.parametrize(
+    ("when", "what"),
+    [("AFTER", "DELETE FROM public.orders WHERE id = NEW.id AND id = 3"), ("BEFORE", "NEW._offset := NEW._offset + 9")],
+    ids=["removes", "moves"],
+)
+def test_postgres_trigger_that_changes_what_came_is_no_silent_loss(orders: Postgres, when: str, what: str) -> None:
+    commit(orders, orders.writer(), 0, 0, 2)
+    orders.execute(
+        f"CREATE FUNCTION other() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN {what}; RETURN NEW; END $$",
+        f"CREATE TRIGGER others {when} INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION other()",
+    )
+    with pytest.raises(SinkError, match="of 3 rows"):
         commit(orders, orders.writer(), 1, 2, 5)
     assert set(orders.held()) == {0, 1}
 

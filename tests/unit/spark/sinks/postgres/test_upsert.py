@@ -110,6 +110,17 @@ def test_postgres_trigger_that_keeps_a_merge_back_is_no_silent_loss(
     assert set(names(orders).values()) == {"newer"}
 
 
+def test_postgres_trigger_that_makes_keys_the_same_is_named(orders: PostgresUpsert) -> None:
+    send(orders, 0, (0, "a"), first=0)
+    orders.execute(
+        "CREATE FUNCTION same() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.id := 0; RETURN NEW; END $$",
+        "CREATE TRIGGER sames BEFORE INSERT ON public.orders FOR EACH ROW EXECUTE FUNCTION same()",
+    )
+    with pytest.raises(ConfigError, match="a trigger of the table makes them the same"):
+        send(orders, 1, (1, "b"), (2, "c"), first=1)
+    assert set(names(orders).values()) == {"a"}
+
+
 def delete(orders: PostgresUpsert, batch: int) -> None:
     """Commit the tombstone of key 1, or in batch 0 its row."""
     row = {"id": 1, "name": None if batch else "a", "__sluice_deleted": batch > 0}
