@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Annotated, Any, Literal, Protocol, runtime_checkable
+from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
@@ -100,9 +100,8 @@ class SourceConfig(Strict):
 class Source(Protocol):
     """An open source, which answers before and during a run, without Spark."""
 
-    @property
-    def notes(self) -> Sequence[str]:
-        """What the last :meth:`snapshot` left out, for the account of the run."""
+    notes: Sequence[str] = ()
+    """What the last :meth:`snapshot` left out, for the account of the run."""
 
     def snapshot(self) -> list[TopicState]:
         """Return the id of each stream and the start and end of its partitions now.
@@ -125,11 +124,13 @@ class Source(Protocol):
     def close(self) -> None:
         """Release connections and threads."""
 
-    def __enter__(self) -> Source: ...
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        self.close()
 
 
 @runtime_checkable

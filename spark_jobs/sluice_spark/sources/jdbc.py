@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from sluice.errors import OffsetsGoneError, SluiceError
-from sluice.ranges import OffsetRange, Positions, describe
+from sluice.errors import OffsetsGoneError
+from sluice.ranges import OffsetRange, describe
 from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.jdbc.source import TableRows
 from sluice.sources.landed.intake import Part
 from sluice.sources.socket.config import SocketSource
 from sluice.sources.socket.source import Lines
-from sluice.sources.state import TopicState
 from sluice.wal import Segment
-from sluice_spark.engine.failures import Sign, classify
-from sluice_spark.sources import ranged
-from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.log_input import LogInput
-from sluice_spark.sources.ranged import frame_of, stream_of
+from sluice_spark.sources.ranged import RangedReader
 
 __all__ = ["JdbcReader", "LandedRows"]
 
@@ -50,7 +46,7 @@ class LandedRows:
         return LogInput(self.folder, tuple(handles))
 
 
-class JdbcReader:
+class JdbcReader(RangedReader):
     """Reads the landed rows of a pipeline.
 
     Parameters
@@ -59,52 +55,21 @@ class JdbcReader:
         The open table, or the open socket.
     """
 
-    signs: Sequence[Sign] = ()
-
     def __init__(self, spark: SparkSession, config: JdbcSource | SocketSource, source: TableRows | Lines) -> None:
         self.spark = spark
         self.intake = source.intake
 
     @property
-    def _rows(self) -> LandedRows:
+    def ranged(self) -> LandedRows:  # type: ignore[override]
+        """The files that are landed now."""
         return LandedRows(str(self.intake.rows), self.intake.parts)
-
-    def stream(
-        self,
-        max_records: int,
-        *,
-        start: Positions | None = None,
-        states: Iterable[TopicState] = (),
-        headers: bool = False,
-        over_gaps: bool = False,
-    ) -> DataFrame:
-        """Return the stream of all rows; see :class:`~sluice_spark.sources.base.SourceReader`."""
-        return stream_of(self.spark, self._rows, max_records, start=start, states=states)
-
-    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
-        """Return where a batch ends; see :class:`~sluice_spark.sources.base.Foreseeable`."""
-        return ranged.batch_end(start, ends, limit)
-
-    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges, including headers."""
-        return frame_of(self.spark, self._rows, ranges)
-
-    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
-        """Return the files: workers can read all ranges from them."""
-        return [(self._rows.input(ranges), list(ranges))]
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that are not kept any more."""
         return [gone for span in ranges for gone in self.intake.missing(span)]
 
-    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Do nothing: a file that lacks rows cannot be read."""
-
-    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
-        """Look for files that are gone first, whatever the error says."""
-        return classify(error, lambda: self._refuse(ranges), self.signs)
-
-    def _refuse(self, ranges: Sequence[OffsetRange]) -> None:
+    def refuse(self, ranges: Sequence[OffsetRange]) -> None:
+        """Refuse to go on if a part of these ranges is gone."""
         gone = self.missing(ranges)
         if gone:
             raise OffsetsGoneError(

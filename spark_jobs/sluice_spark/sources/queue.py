@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from sluice.errors import BEGIN_ANEW, OffsetsGoneError, SluiceError, TopicRecreatedError
-from sluice.ranges import OffsetRange, Positions
+from sluice.errors import BEGIN_ANEW, OffsetsGoneError, TopicRecreatedError
+from sluice.ranges import OffsetRange
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import QueueStreams
-from sluice.sources.state import TopicState
-from sluice_spark.engine.failures import Sign, classify
-from sluice_spark.sources import ranged
-from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.queue_input import Streams
-from sluice_spark.sources.ranged import frame_of, stream_of
+from sluice_spark.sources.ranged import RangedReader
 
 __all__ = ["QueueReader"]
 
 
-class QueueReader:
+class QueueReader(RangedReader):
     """Reads messages of a pipeline's streams, as long as the queue keeps them.
 
     Parameters
@@ -29,36 +25,10 @@ class QueueReader:
         The open streams.
     """
 
-    signs: Sequence[Sign] = ()
-
     def __init__(self, spark: SparkSession, config: QueueSource, source: QueueStreams) -> None:
         self.spark = spark
         self.queue = source.queue
-        self._streams = Streams(config, source.connection)
-
-    def stream(
-        self,
-        max_records: int,
-        *,
-        start: Positions | None = None,
-        states: Iterable[TopicState] = (),
-        headers: bool = False,
-        over_gaps: bool = False,
-    ) -> DataFrame:
-        """Return the stream of all messages; see :class:`~sluice_spark.sources.base.SourceReader`."""
-        return stream_of(self.spark, self._streams, max_records, start=start, states=states)
-
-    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
-        """Return where a batch ends; see :class:`~sluice_spark.sources.base.Foreseeable`."""
-        return ranged.batch_end(start, ends, limit)
-
-    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges, including headers."""
-        return frame_of(self.spark, self._streams, ranges)
-
-    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
-        """Return the queue: workers can read all ranges from it."""
-        return [(self._streams.input(ranges), list(ranges))]
+        self.ranged = Streams(config, source.connection)
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges that are before the first message now.
@@ -84,14 +54,8 @@ class QueueReader:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))
         return gone
 
-    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Do nothing: messages may have been deleted."""
-
-    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
-        """Ask the queue first, then read the message."""
-        return classify(error, lambda: self._refuse(ranges), self.signs)
-
-    def _refuse(self, ranges: Sequence[OffsetRange]) -> None:
+    def refuse(self, ranges: Sequence[OffsetRange]) -> None:
+        """Refuse to go on if a part of these ranges is gone."""
         gone = self.missing(ranges)
         if gone:
             raise OffsetsGoneError(

@@ -13,13 +13,25 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from sluice.errors import SluiceError
 from sluice.ranges import OffsetRange, Positions, divided, ranges_between
 from sluice.sources.state import TopicState, ends, starts
 from sluice_spark.engine.cores import cores
+from sluice_spark.engine.failures import Sign, classify
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.inputs import Input
 
-__all__ = ["Plan", "Ranged", "Share", "batch_end", "frame_of", "next_cut", "stream_of", "stream_of_cuts"]
+__all__ = [
+    "Plan",
+    "Ranged",
+    "RangedReader",
+    "Share",
+    "batch_end",
+    "frame_of",
+    "next_cut",
+    "stream_of",
+    "stream_of_cuts",
+]
 
 _FEWEST = 20_000
 """Minimum number of offsets of a task; a smaller one would cost more than it does."""
@@ -215,3 +227,55 @@ def _registered(spark: SparkSession, plan: Plan) -> str:
     # a class of its own is pickled with its plan, which thereby needs no text form, and no secret is an option
     spark.dataSource.register(type("SluiceRanges", (_Data,), {"plan": plan}))
     return plan.name
+
+
+class RangedReader:
+    """The :class:`~sluice_spark.sources.base.SourceReader` of a source whose ranges workers can read by themselves.
+
+    Attributes
+    ----------
+    ranged
+        Where they can be read.
+    """
+
+    signs: Sequence[Sign] = ()
+    spark: SparkSession
+    ranged: Ranged
+
+    def stream(
+        self,
+        max_records: int,
+        *,
+        start: Positions | None = None,
+        states: Iterable[TopicState] = (),
+        headers: bool = False,
+        over_gaps: bool = False,
+    ) -> DataFrame:
+        """Return the stream of all records; see :class:`~sluice_spark.sources.base.SourceReader`."""
+        return stream_of(self.spark, self.ranged, max_records, start=start, states=states)
+
+    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
+        """Return where a batch ends; see :class:`~sluice_spark.sources.base.Foreseeable`."""
+        return batch_end(start, ends, limit)
+
+    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
+        """Return exactly the records of these ranges, including headers."""
+        return frame_of(self.spark, self.ranged, ranges)
+
+    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
+        """Return where workers can read all of these ranges."""
+        return [(self.ranged.input(ranges), list(ranges))]
+
+    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        """Return the parts of these ranges that cannot be read any more; by default none."""
+        return []
+
+    def refuse(self, ranges: Sequence[OffsetRange]) -> None:
+        """Refuse to go on if a part of these ranges cannot be read any more."""
+
+    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
+        """Do nothing: reading a range refuses to go on without what it should have."""
+
+    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
+        """Look for what is gone first, whatever the error says."""
+        return classify(error, lambda: self.refuse(ranges), self.signs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,17 +11,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
-from sluice.errors import SluiceError
-from sluice.ranges import OffsetRange, Positions
+from sluice.ranges import OffsetRange
 from sluice.sources.rate.config import RateSource
 from sluice.sources.rate.source import Clockwork, MadeUp
-from sluice.sources.state import TopicState
-from sluice_spark.engine.failures import Sign, classify
-from sluice_spark.sources import ranged
-from sluice_spark.sources.inputs import RECORDS, UTC, Headers, Input
-from sluice_spark.sources.ranged import frame_of, stream_of
+from sluice_spark.sources.inputs import RECORDS, UTC, Headers
+from sluice_spark.sources.ranged import RangedReader
 
 __all__ = ["RateChunk", "RateInput", "RateRanges", "RateReader"]
 
@@ -121,7 +117,7 @@ class RateRanges:
             yield RateChunk(span, self.clockwork, offsets)
 
 
-class RateReader:
+class RateReader(RangedReader):
     """Makes the rows of a pipeline.
 
     Parameters
@@ -130,43 +126,6 @@ class RateReader:
         What says when they come.
     """
 
-    signs: Sequence[Sign] = ()
-
     def __init__(self, spark: SparkSession, config: RateSource, source: MadeUp) -> None:
         self.spark = spark
-        self._rows = RateInput(source.clockwork)
-
-    def stream(
-        self,
-        max_records: int,
-        *,
-        start: Positions | None = None,
-        states: Iterable[TopicState] = (),
-        headers: bool = False,
-        over_gaps: bool = False,
-    ) -> DataFrame:
-        """Return the stream of all rows; see :class:`~sluice_spark.sources.base.SourceReader`."""
-        return stream_of(self.spark, self._rows, max_records, start=start, states=states)
-
-    def batch_end(self, start: Positions, ends: Positions, limit: int) -> Positions:
-        """Return where a batch ends; see :class:`~sluice_spark.sources.base.Foreseeable`."""
-        return ranged.batch_end(start, ends, limit)
-
-    def read(self, ranges: Sequence[OffsetRange]) -> DataFrame:
-        """Return exactly the records of these ranges."""
-        return frame_of(self.spark, self._rows, ranges)
-
-    def inputs(self, ranges: Sequence[OffsetRange]) -> list[tuple[Input, list[OffsetRange]]]:
-        """Return what makes rows: workers can make all ranges."""
-        return [(self._rows, list(ranges))]
-
-    def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
-        """Return nothing: rows can always be made again."""
-        return []
-
-    def verify(self, read: Mapping[tuple[str, int], int], ranges: Sequence[OffsetRange]) -> None:
-        """Do nothing: each offset has a row."""
-
-    def diagnose(self, error: Exception, ranges: Sequence[OffsetRange]) -> SluiceError:
-        """Read the message."""
-        return classify(error, lambda: None, self.signs)
+        self.ranged = RateInput(source.clockwork)

@@ -8,12 +8,11 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
-from types import TracebackType
 
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError, described
 from sluice.home import Home
 from sluice.ranges import OffsetRange, Positions
-from sluice.sources.base import SourceKind
+from sluice.sources.base import Source, SourceKind
 from sluice.sources.files.book import Book, Entry, OvertakenError
 from sluice.sources.files.config import FileSource
 from sluice.sources.files.folder import Folder, Listing, Stat, compression, fits
@@ -31,7 +30,7 @@ _THREADS = 8
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
 
 
-class Files:
+class Files(Source):
     """The files of a pipeline: those in its folder, and those in its book.
 
     Parameters
@@ -304,17 +303,6 @@ class Files:
                 moved += 1
         if moved:
             logger.info("%d files were moved into %s", moved, self.archive.path)
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-    def __enter__(self) -> Files:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _drift(before: str, now: str) -> str:

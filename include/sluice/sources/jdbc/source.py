@@ -11,22 +11,20 @@ import logging
 import operator
 import re
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from datetime import datetime
-from types import TracebackType
 from typing import Any
 
 from sluice.connections import find
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, TopicRecreatedError
 from sluice.home import Home
-from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
 from sluice.sources.jdbc.config import JdbcSource
 from sluice.sources.jdbc.database import Database, Described, Session, retold
-from sluice.sources.landed.intake import Intake, OvertakenError, digests
+from sluice.sources.landed.intake import OvertakenError, digests
 from sluice.sources.landed.position import Mark, Position, settled, thinned
-from sluice.sources.state import Key, PartitionState, TopicState
+from sluice.sources.landed.source import LandedSource
+from sluice.sources.state import PartitionState, TopicState
 
 __all__ = ["KIND", "TableRows"]
 
@@ -44,7 +42,7 @@ _UNIVERSAL = re.compile(r"(?i)(etc/.*|utc|uct|gmt[-+0]*|zulu|universal|greenwich
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
 
 
-class TableRows:
+class TableRows(LandedSource):
     """The rows of a pipeline's table: those that were landed, and those that a look lands.
 
     Attributes
@@ -61,15 +59,6 @@ class TableRows:
         self.notes: list[str] = []
         self.found: Callable[[], None] = lambda: None
         self._path = home.source(pipeline)
-        self._intake: Intake | None = None
-
-    @property
-    def intake(self) -> Intake:
-        """What was landed, as it was read last."""
-        if self._intake is None:
-            (stream,) = self.config.streams
-            self._intake = Intake(self._path, stream)
-        return self._intake
 
     def snapshot(self) -> list[TopicState]:
         """Land what is new in the table, and return the state of what was landed: one stream with one partition.
@@ -314,26 +303,6 @@ class TableRows:
                     next_step="name all columns that identify a row in source.jdbc.unique",
                 )
         return str(keys[-1])
-
-    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
-        """Return the first offset whose time is at or after ``moment``."""
-        return dict.fromkeys(keys, self.intake.first_at(int(moment.timestamp() * 1000)))
-
-    def done(self, positions: Positions) -> None:
-        """Remove landed rows before a position, after ``keep``; best effort."""
-        (stream,) = self.config.streams
-        self.intake.forget(positions.get(stream, {}).get(0, 0), self.config.keep.total_seconds())
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-    def __enter__(self) -> TableRows:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _newest(marks: tuple[Mark, ...]) -> int | None:

@@ -6,13 +6,12 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import cached_property
-from types import TracebackType
 
 from sluice.connections import find
 from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ranges import Positions
-from sluice.sources.base import SourceKind
+from sluice.sources.base import Source, SourceKind
 from sluice.sources.clusters import bare, bare_positions, named
 from sluice.sources.kafka.cluster import cluster_of
 from sluice.sources.kafka.config import KafkaSource
@@ -22,7 +21,7 @@ from sluice.sources.state import Key, TopicState
 __all__ = ["KIND", "KafkaTopics"]
 
 
-class KafkaTopics:
+class KafkaTopics(Source):
     """The topics of a pipeline, with its isolation level."""
 
     notes = ()
@@ -111,14 +110,6 @@ class KafkaTopics:
     def close(self) -> None:
         """Close the client."""
         self.cluster.close()
-
-    def __enter__(self) -> KafkaTopics:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 KIND = SourceKind(

@@ -6,13 +6,12 @@ import uuid
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 
 from sluice.connections import Connection, find
 from sluice.home import Home
 from sluice.once import made_once
 from sluice.ranges import Positions
-from sluice.sources.base import SourceKind
+from sluice.sources.base import Source, SourceKind
 from sluice.sources.queue.base import Queue
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.own import OwnQueue
@@ -45,7 +44,7 @@ def connected(config: QueueSource, connection: Connection, owner: tuple[str, str
     return JetStream(connection)
 
 
-class QueueStreams:
+class QueueStreams(Source):
     """The streams of a pipeline; each is a topic with one partition."""
 
     notes = ()
@@ -89,14 +88,6 @@ class QueueStreams:
     def close(self) -> None:
         """Close the connection."""
         self.queue.close()
-
-    def __enter__(self) -> QueueStreams:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _own_id(folder: Path) -> str:

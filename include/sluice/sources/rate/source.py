@@ -9,14 +9,13 @@ from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.home import Home
 from sluice.once import made_once
 from sluice.ranges import Positions
-from sluice.sources.base import SourceKind
+from sluice.sources.base import Source, SourceKind
 from sluice.sources.rate.config import RateSource
 from sluice.sources.state import Key, PartitionState, TopicState
 
@@ -57,7 +56,7 @@ class Clockwork:
         return max(0, -(-(moment - self.begun) * self.rows_per_second // (self.partitions * _MICROS)))
 
 
-class MadeUp:
+class MadeUp(Source):
     """The rows of a pipeline."""
 
     notes = ()
@@ -105,17 +104,6 @@ class MadeUp:
 
     def done(self, positions: Positions) -> None:
         """Do nothing: rows need no room."""
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-    def __enter__(self) -> MadeUp:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 KIND = SourceKind(

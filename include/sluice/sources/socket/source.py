@@ -11,18 +11,16 @@ from __future__ import annotations
 import logging
 import socket
 import time
-from collections.abc import Callable, Collection, Iterator
-from datetime import datetime
-from types import TracebackType
+from collections.abc import Callable, Iterator
 
 from sluice.errors import ConfigError, SinkError, SourceUnreachableError
 from sluice.home import Home
-from sluice.ranges import Positions
 from sluice.sources.base import SourceKind
-from sluice.sources.landed.intake import Intake, OvertakenError
+from sluice.sources.landed.intake import OvertakenError
 from sluice.sources.landed.position import Position
+from sluice.sources.landed.source import LandedSource
 from sluice.sources.socket.config import SocketSource
-from sluice.sources.state import Key, PartitionState, TopicState
+from sluice.sources.state import PartitionState, TopicState
 
 __all__ = ["KIND", "Lines"]
 
@@ -41,7 +39,7 @@ _FORGOTTEN = 1
 """A floor above the key that all lines have: none of them can come again."""
 
 
-class Lines:
+class Lines(LandedSource):
     """The lines of a pipeline: those that were landed, and those that a run lands.
 
     Attributes
@@ -57,16 +55,7 @@ class Lines:
         self.notes: list[str] = []
         self.found: Callable[[], None] = lambda: None
         self._path = home.source(pipeline)
-        self._intake: Intake | None = None
         self._listened = False
-
-    @property
-    def intake(self) -> Intake:
-        """What was landed, as it was read last."""
-        if self._intake is None:
-            (stream,) = self.config.streams
-            self._intake = Intake(self._path, stream)
-        return self._intake
 
     def snapshot(self) -> list[TopicState]:
         """Listen, if this object did not yet, and land what comes; return the state of what was landed.
@@ -170,26 +159,6 @@ class Lines:
                 error.state = f"{count:,} lines that came are lost; those before them were landed"
                 raise
             return
-
-    def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
-        """Return the first offset that was landed at or after ``moment``."""
-        return dict.fromkeys(keys, self.intake.first_at(int(moment.timestamp() * 1000)))
-
-    def done(self, positions: Positions) -> None:
-        """Remove landed lines before a position, after ``keep``; best effort."""
-        (stream,) = self.config.streams
-        self.intake.forget(positions.get(stream, {}).get(0, 0), self.config.keep.total_seconds())
-
-    def close(self) -> None:
-        """Hold nothing."""
-
-    def __enter__(self) -> Lines:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 KIND = SourceKind(
