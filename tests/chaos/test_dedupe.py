@@ -63,7 +63,7 @@ def test_dedupe_that_was_changed_or_removed_is_refused_by_runs_of_each_kind(sand
     stream.feed(0, 100, 4)
     message = sandbox.run("second", expect=41).message
     assert "keys was ['id'] and is ['id', 'at']" in message
-    assert f"sluice reset {sandbox.name} --reason" in message
+    assert f"sluice reset {sandbox.file} --reason" in message
     stream.configure(None)
     # each would write duplicates, and the keys of its rows would not be remembered
     past = ("2020-01-01T00:00:00Z", "2026-01-01T00:00:00Z")

@@ -302,7 +302,7 @@ def test_rebuild_is_refused_when_records_of_open_windows_are_gone(sandbox: Sandb
     before = stream.held()
     stream.begin_again()
     sandbox.topics.delete_records(sandbox.topic, {0: 10, 1: 10})
-    assert f"sluice reset {sandbox.name} --reason" in sandbox.run("second", expect=21).message
+    assert f"sluice reset {sandbox.file} --reason" in sandbox.run("second", expect=21).message
     reset(sandbox, expect=10)
     reset(sandbox, "--rebuild-state", expect=21)
     reset(sandbox, "--yes")

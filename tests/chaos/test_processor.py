@@ -80,7 +80,7 @@ def test_processor_that_fails_or_was_changed_is_refused_until_it_is_mended(sandb
         sandbox.feed(1)
         message = sandbox.run("changed", expect=41).message
         assert token in message
-        assert f"sluice reset {sandbox.name} --reason" in message
+        assert f"sluice reset {sandbox.file} --reason" in message
     sandbox.configure(processor=failing)
     sandbox.produce([(0, b"", b'{"id": 9, "name": "bad"}')])
     assert "ValueError: «the name of 9 is bad" in sandbox.run("fails", expect=1).message
