@@ -6,10 +6,12 @@ runs the position does not move, and that is normal.
 
 from sluice.lag.backlog import Backlog
 from sluice.lag.limits import Limits
-from sluice.lag.measurement import measure
+from sluice.lag.measurement import Ages, Recorded, measure
 from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status
 from sluice.sources.state import FirstUnread, Key
 
-__all__ = ["Backlog", "FirstUnread", "Key", "Limits", "PartitionLag", "PastRun", "Status", "measure"]
+__all__ = [
+    "Ages", "Backlog", "FirstUnread", "Key", "Limits", "PartitionLag", "PastRun", "Recorded", "Status", "measure",
+]  # fmt: skip

@@ -7,16 +7,14 @@ import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any
 
 from sluice.connections import Connection
 from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
 from sluice.home import Home
-from sluice.lag import Backlog, Limits, PastRun, measure
+from sluice.lag import Ages, Backlog, Limits, PastRun, Recorded, measure
 from sluice.ledger import Epoch, Ledger
 from sluice.ledger.news import Remembered
 from sluice.pipeline import Pipeline
-from sluice.ranges import Positions
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.held import surely_held
@@ -117,11 +115,7 @@ class Known:
     pipeline: Pipeline
     epoch: Epoch
     source: Topics
-    positions: Positions | None
-    planned: Positions | None
-    furthest: Positions
-    ids: dict[str, str]
-    history: list[PastRun]
+    recorded: Recorded
     held: str | None
     stamp: tuple[int, ...]
     """By which a checkpoint is known that was written, or restored, meanwhile."""
@@ -146,12 +140,13 @@ class Known:
             pipeline,
             epoch,
             source,
-            # of several clusters, the one that is read: by the names that topics have there
-            None if positions is None else bare_positions(positions),
-            None if planned is None else bare_positions(planned),
-            bare_positions(ledger.offsets.furthest(name, epoch.number)),
-            {bare(t): i for t, i in ledger.runs.topic_ids(name).items() if named(source.prefix, bare(t)) == t},
-            _history(ledger, name),
+            Recorded(  # of several clusters, the one that is read: by the names that topics have there
+                None if positions is None else bare_positions(positions),
+                None if planned is None else bare_positions(planned),
+                bare_positions(ledger.offsets.furthest(name, epoch.number)),
+                {bare(t): i for t, i in ledger.runs.topic_ids(name).items() if named(source.prefix, bare(t)) == t},
+                _history(ledger, name),
+            ),
             None if holds is None else holds.run,
             stamp,
         )
@@ -183,7 +178,7 @@ class _Asked:
     @property
     def topics(self) -> set[str]:
         """The topics that are known without the broker: all of them, unless there is a pattern."""
-        seen = {*(self.known.positions or {}), *(self.known.planned or {})}
+        seen = {*(self.known.recorded.positions or {}), *(self.known.recorded.planned or {})}
         return seen if self.source.pattern is not None else set(self.source.streams)
 
     def look(self, cluster: Measurable | _Shared) -> None:
@@ -200,32 +195,20 @@ class _Asked:
                 TopicState(s.topic, "", {}) if isinstance(s.error, ConfigError) else s for s in self._states
             ]
 
-    def plain(self, **times: Any) -> Backlog:
+    def plain(self, ages: Ages | None = None) -> Backlog:
         """Return the backlog, without ages if no times are given."""
-        known = self.known
+        known, start = self.known, self.source.starting_offsets
         found = measure(
-            self.name,
-            known.positions,
-            self._states,
-            self.source.starting_offsets,
-            planned=known.planned,
-            known_ids=known.ids,
-            furthest=known.furthest,
-            history=known.history,
-            limits=self._limits,
-            running=self._running,
-            now=self._now,
-            error=self._error,
-            **times,
-        )
-        return replace(found, held=known.held)
+            self.name, known.recorded, self._states, start, ages=ages, limits=self._limits, now=self._now
+        )  # fmt: skip
+        return replace(found, held=known.held, running=self._running, error=found.error or self._error)
 
     def full(self, cluster: Measurable | _Shared) -> Backlog:
         """Return the backlog with ages, as far as the broker says enough."""
         found = self.plain()
         if self._error is not None:
             return found
-        return self.plain(**_times(cluster, found, self._limits, self.source.isolation_level, self._now))
+        return self.plain(_times(cluster, found, self._limits, self.source.isolation_level, self._now))
 
 
 class _Shared:
@@ -311,22 +294,21 @@ def _behind(found: Backlog) -> dict[Key, tuple[int, int]]:
 
 def _times(
     cluster: Measurable | _Shared, found: Backlog, limits: Limits, isolation_level: Isolation, now: datetime | None
-) -> dict[str, Any]:
+) -> Ages:
     """Fetch what ages are computed from; if a right is missing, ages stay unknown, which is not a failure."""
     behind = _behind(found)
-    known: dict[str, Any] = {}
+    known = Ages()
     with contextlib.suppress(SluiceError):
-        known["first_unread"] = cluster.first_unread(
-            {key: span[0] for key, span in behind.items()},
-            {key: span[1] for key, span in behind.items()},
-            isolation_level=isolation_level,
-        )
-        known["first_unread"] |= _behind_future(cluster, behind, known["first_unread"], isolation_level, now)
-        unknown = set(behind) - set(known["first_unread"])
+        starts, ends = ({key: span[n] for key, span in behind.items()} for n in (0, 1))
+        first = dict(cluster.first_unread(starts, ends, isolation_level=isolation_level))
+        known = replace(known, first_unread=first)
+        first |= _behind_future(cluster, behind, first, isolation_level, now)
+        unknown = set(behind) - set(first)
         if unknown and limits.max_age is not None:
             moment = (now or datetime.now(UTC)) - limits.max_age
-            known["at_age_limit"] = cluster.at_time(unknown, moment, isolation_level=isolation_level)
-        known["retention"] = cluster.retention({p.topic for p in found.partitions})
+            at = cluster.at_time(unknown, moment, isolation_level=isolation_level)
+            known = replace(known, at_age_limit=at)
+        known = replace(known, retention=cluster.retention({p.topic for p in found.partitions}))
     return known
 
 
@@ -374,7 +356,7 @@ def waiting(pipeline: Pipeline, connection: Callable[[str], Connection], *, home
         positions = None if found is None else bare_positions(found)
         with pipeline.source.kind.cluster(kafka, timeout=5) as cluster:
             states = cluster.snapshot(cluster.topics_of(source), isolation_level=source.isolation_level)
-        return measure(pipeline.name, positions, states, source.starting_offsets).records
+        return measure(pipeline.name, Recorded(positions), states, source.starting_offsets).records
     except SluiceError:
         return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Literal
@@ -17,77 +17,91 @@ from sluice.lag.status import Status, signs_of
 from sluice.ranges import Positions
 from sluice.sources.state import AHEAD, FirstUnread, Key, PartitionState, TopicState
 
-__all__ = ["measure"]
+__all__ = ["Ages", "Recorded", "measure"]
 
 RUNS = 3
 """How many consecutive runs ``STUCK`` and ``GROWING`` need."""
 
 
+@dataclass(frozen=True)
+class Recorded:
+    """What checkpoint and ledger have of a pipeline.
+
+    Attributes
+    ----------
+    positions
+        The checkpoint's committed positions; None before the first run. They must be older than the broker's answers.
+    planned
+        The end of the batch that was planned and not committed.
+    ids, furthest
+        The ledger's topic ids, and the ends of what was written.
+    history
+        The newest closed live runs, newest first.
+    """
+
+    positions: Positions | None
+    planned: Positions | None = None
+    furthest: Positions = field(default_factory=dict)
+    ids: Mapping[str, str] = field(default_factory=dict)
+    history: Sequence[PastRun] = ()
+
+
+@dataclass(frozen=True)
+class Ages:
+    """What the broker says about times.
+
+    Attributes
+    ----------
+    first_unread
+        The first unread records of partitions with lag; ``age`` is unknown where one is missing.
+    at_age_limit
+        The first offset that is not older than the age limit, or None. It replaces a missing ``first_unread``.
+    retention
+        The retention time by topic; None if it is unlimited, missing if it is unknown.
+    """
+
+    first_unread: Mapping[Key, FirstUnread] = field(default_factory=dict)
+    at_age_limit: Mapping[Key, int | None] = field(default_factory=dict)
+    retention: Mapping[str, timedelta | None] = field(default_factory=dict)
+
+
 def measure(
     pipeline: str,
-    positions: Positions | None,
+    recorded: Recorded,
     states: Sequence[TopicState],
     starting_offsets: Literal["earliest", "latest"] = "earliest",
     *,
-    planned: Positions | None = None,
-    known_ids: Mapping[str, str] | None = None,
-    furthest: Positions | None = None,
-    first_unread: Mapping[Key, FirstUnread] | None = None,
-    at_age_limit: Mapping[Key, int | None] | None = None,
-    retention: Mapping[str, timedelta | None] | None = None,
-    history: Sequence[PastRun] = (),
+    ages: Ages | None = None,
     limits: Limits | None = None,
-    running: str | None = None,
-    error: SluiceError | None = None,
     now: datetime | None = None,
 ) -> Backlog:
     """Compare committed positions with the broker's answers.
 
     Parameters
     ----------
-    positions
-        The checkpoint's committed positions; None before the first run. They must be older than the broker's answers.
     states
         The broker's answers, with an error for each topic and partition without an answer.
     starting_offsets
         Where a first run starts. A partition that was added after it is read from offset 0, as in Spark.
-    planned
-        The end of the batch that was planned and not committed.
-    known_ids, furthest
-        The ledger's topic ids, and the ends of what was written.
-    first_unread
-        The first unread records of partitions with lag; ``age`` is unknown where one is missing.
-    at_age_limit
-        The broker's first offset that is not older than the age limit, or None. It replaces a missing
-        ``first_unread``.
-    retention
-        The retention time by topic; None if it is unlimited, missing if it is unknown.
-    history
-        The newest closed live runs, newest first.
-    running
-        The id of the run that is at work now.
-    error
-        An error that left something unknown, other than those in ``states``.
     """
-    limits, now = limits or Limits(), now or datetime.now(UTC)
-    errors = [error] if error else []
+    limits, now, ages = limits or Limits(), now or datetime.now(UTC), ages or Ages()
+    errors: list[SluiceError] = []
     found: list[PartitionLag] = []
+    positions, history = recorded.positions, recorded.history
     for state in states:
         errors += [e for e in (state.error, *state.errors.values()) if e is not None]
         reader = _Reader(
             state,
             None if positions is None else positions.get(state.topic, {}),
             starting_offsets,
-            (planned or {}).get(state.topic, {}),
-            (furthest or {}).get(state.topic, {}),
-            (known_ids or {}).get(state.topic),
+            (recorded.planned or {}).get(state.topic, {}),
+            recorded.furthest.get(state.topic, {}),
+            recorded.ids.get(state.topic),
         )
         found += (reader.partition(number) for number in reader.numbers())
-    timed = [
-        _timed(p, first_unread or {}, at_age_limit or {}, (retention or {}).get(p.topic), now) for p in found
-    ]  # fmt: skip
+    timed = [_timed(p, ages.first_unread, ages.at_age_limit, ages.retention.get(p.topic), now) for p in found]
     last = history[0] if history else None
-    backlog = Backlog(pipeline, tuple(timed), limits, _worst_error(errors), running, now, last)
+    backlog = Backlog(pipeline, tuple(timed), limits, _worst_error(errors), None, now, last)
     told = [run for run in history if run.tells][:RUNS]
     growing = backlog.over and _rises(history)
     signs = {p.key: _signs_of_history(p, told, [r for r in history if r.state == "done"], growing) for p in timed}

@@ -12,7 +12,7 @@ The epoch that reads one cluster is closed, and the next one reads another one. 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +20,7 @@ from sluice.errors import ConfigError
 from sluice.ledger import Epoch
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, Positions
-from sluice.run.resetting import Reset, plan
+from sluice.run.resetting import Reset, Standing, plan
 from sluice.sources.clusters import active_of
 from sluice.sources.state import Key, TopicState
 
@@ -52,12 +52,9 @@ def goes_to(
     to: str,
     *,
     reason: str,
-    reached: Positions,
-    accounted: Mapping[Key, OffsetRange],
+    standing: Standing,
     states: Sequence[TopicState],
     left: Sequence[TopicState] | None,
-    seen: Sequence[OffsetRange],
-    known_ids: Mapping[str, str],
 ) -> Reset:
     """Return what a failover has to do.
 
@@ -67,14 +64,11 @@ def goes_to(
         The epoch that it closes.
     to
         The connection of the cluster to go on with.
-    reached
-        The positions in all clusters, as far as they are known.
-    accounted
-        As of :func:`sluice.run.resetting.united`.
+    standing
+        With the positions in all clusters; unread is what runs planned to read of the cluster that it leaves, which
+        had as much at least.
     states, left
         What the cluster has with which it goes on, and the one that it leaves; None if that one does not answer.
-    seen
-        What runs planned to read of the cluster that it leaves: it had as much at least.
 
     Raises
     ------
@@ -82,7 +76,7 @@ def goes_to(
         If that is not possible.
     """
     possible(pipeline, to)
-    kafka = pipeline.kafka
+    kafka, reached = pipeline.kafka, standing.reached
     prefix, leaving = kafka.prefix_of(to), kafka.at(now.positions)
     behind = {stream: parts for stream, parts in reached.items() if active_of({stream: {}}) == leaving.prefix}
     fresh = {
@@ -95,11 +89,12 @@ def goes_to(
         reason=reason,
         begin=fresh,
         truncate=False,
-        reached={stream: parts for stream, parts in reached.items() if active_of({stream: {}}) == prefix},
-        accounted=accounted,
+        standing=replace(
+            standing,
+            reached={stream: parts for stream, parts in reached.items() if active_of({stream: {}}) == prefix},
+            unread=_unread(behind, left, standing.unread),
+        ),
         states=states,
-        known_ids=known_ids,
-        unread=_unread(behind, left, seen),
     )
     cluster: dict[str, Any] = {
         "from": leaving.active, "to": to,

@@ -28,7 +28,7 @@ from sluice.run.interval import moment_of
 from sluice.sources.state import TopicState, joined_ids
 from sluice.text import instant
 
-__all__ = ["Reset", "asked", "may_hold", "of_windows", "plan", "possible", "still_open", "united"]
+__all__ = ["Reset", "Standing", "asked", "may_hold", "of_windows", "plan", "possible", "still_open", "united"]
 
 _UNTOUCHED = "nothing was read or written; the table and the ledger are unchanged"
 
@@ -183,6 +183,28 @@ def may_hold(ledger: Ledger, pipeline: str) -> list[OffsetRange]:
     return [*united(ledger, pipeline).values(), *begun]
 
 
+@dataclass(frozen=True)
+class Standing:
+    """How far runs have come, by checkpoint and ledger.
+
+    Attributes
+    ----------
+    reached
+        The position, as far as it is known.
+    accounted
+        As of :func:`united`.
+    known_ids
+        The ids of topics.
+    unread
+        What runs planned to read and did not. Of a topic that the new epoch does not read, it is open as lost.
+    """
+
+    reached: Positions
+    accounted: Mapping[tuple[str, int], OffsetRange]
+    known_ids: Mapping[str, str]
+    unread: Sequence[OffsetRange] = ()
+
+
 def plan(
     pipeline: Pipeline,
     now: Epoch,
@@ -190,11 +212,8 @@ def plan(
     reason: str,
     begin: Positions,
     truncate: bool,
-    reached: Positions,
-    accounted: Mapping[tuple[str, int], OffsetRange],
+    standing: Standing,
     states: Sequence[TopicState],
-    known_ids: Mapping[str, str],
-    unread: Sequence[OffsetRange] = (),
 ) -> Reset:
     """Return what a reset has to do.
 
@@ -204,19 +223,14 @@ def plan(
         The epoch that it closes.
     begin
         As of :func:`asked`.
-    reached
-        The position, as far as it is known.
-    accounted
-        As of :func:`united`.
-    unread
-        What runs planned to read and did not. Of a topic that the new epoch does not read, it is open as lost.
 
     Raises
     ------
     ConfigError
         If offsets would be written twice, or a position is unknown.
     """
-    name = pipeline.name
+    name, reached, accounted = pipeline.name, standing.reached, standing.accounted
+    known_ids, unread = standing.known_ids, standing.unread
     recreated = tuple(s.topic for s in states if s.is_another(known_ids.get(s.topic)))
     gone = tuple(topic for topic in recreated if any(t == topic for t, _ in accounted))
     if gone and not truncate:

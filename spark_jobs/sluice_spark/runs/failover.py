@@ -10,7 +10,7 @@ from typing import ClassVar
 from sluice.errors import CheckpointError, ConfigError, SluiceError
 from sluice.ledger import Lease
 from sluice.run.failover import goes_to, possible
-from sluice.run.resetting import Reset, united
+from sluice.run.resetting import Reset, Standing, united
 from sluice.sources.base import Source
 from sluice.sources.clusters import active_of
 from sluice.sources.state import TopicState
@@ -108,10 +108,12 @@ class FailoverRun(ResetRun):
             tables.epoch,
             self.to,
             reason=self.context.reason or "",
-            reached=self._reached(tables),
-            accounted=united(self.ledger, name),
+            standing=Standing(
+                self._reached(tables),
+                united(self.ledger, name),
+                self.ledger.runs.topic_ids(name),
+                [span for span in seen if active_of({span.topic: {}}) == leaving],
+            ),
             states=there,
             left=left,
-            seen=[span for span in seen if active_of({span.topic: {}}) == leaving],
-            known_ids=self.ledger.runs.topic_ids(name),
         )

@@ -18,7 +18,7 @@ from sluice.ranges import Positions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
 from sluice.run.rebuilding import began
-from sluice.run.resetting import Reset, asked, may_hold, of_windows, plan, possible, still_open, united
+from sluice.run.resetting import Reset, Standing, asked, may_hold, of_windows, plan, possible, still_open, united
 from sluice.run.transfer import Transfer
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
@@ -165,11 +165,13 @@ class ResetRun(Run):
             reason=self.context.reason or "",
             begin=asked(self.begin, states, at),
             truncate=self.truncate,
-            reached=reached,
-            accounted=accounted,
+            standing=Standing(
+                reached,
+                accounted,
+                self.ledger.runs.topic_ids(name),
+                unread_of({r.topic for r in planned}, reached, planned),
+            ),
             states=states,
-            known_ids=self.ledger.runs.topic_ids(name),
-            unread=unread_of({r.topic for r in planned}, reached, planned),
         )
         self._refuse_former_segments(tables, reset)
         if tables.sink.as_it_is() is None:

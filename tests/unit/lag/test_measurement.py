@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -10,7 +10,8 @@ import pytest
 from tests.fixtures.books import span
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
-from sluice.lag import Backlog, Limits, PastRun, Status, measure
+from sluice.lag import Ages, Backlog, Limits, PastRun, Recorded, Status
+from sluice.lag import measure as measured
 from sluice.pipeline.starting import Lag
 from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
@@ -33,6 +34,16 @@ def ago(seconds: float) -> FirstUnread:
     return FirstUnread(NOW.timestamp() - seconds, "CreateTime")
 
 
+def measure(pipeline: str, positions: Any, states: Any, starting: Any = "earliest", **known: Any) -> Backlog:
+    """Measure with fields of what is recorded, and of ages, by their names."""
+    recorded, ages = (
+        {f.name: known.pop(f.name) for f in fields(kind) if f.name in known} for kind in (Recorded, Ages)
+    )  # fmt: skip
+    running = known.pop("running", None)
+    found = measured(pipeline, Recorded(positions, **recorded), states, starting, ages=Ages(**ages), **known)
+    return replace(found, running=running)
+
+
 def at(position: int, *spans: tuple[int, ...], **known: Any) -> Backlog:
     """Measure a topic whose partitions are all read up to one position."""
     return measure("p", {"t": dict.fromkeys(range(len(spans)), position)}, [topic(*spans)], now=NOW, **known)
@@ -44,8 +55,8 @@ def at(position: int, *spans: tuple[int, ...], **known: Any) -> Backlog:
         (10, (0, 10), {}, Status.OK, (0, 0, 0, None)),
         (10, (0, 10, 15), {}, Status.OK, (0, 0, 0, 5)),  # an open transaction
         (4, (0, 10), {}, Status.BACKLOG, (6, 0, 0, None)),
-        (4, (0, 10), {"known_ids": {"t": "id"}}, Status.BACKLOG, (6, 0, 0, None)),
-        (4, (0, 10), {"known_ids": {"t": "another"}}, Status.RECREATED, (None, None, 0, None)),
+        (4, (0, 10), {"ids": {"t": "id"}}, Status.BACKLOG, (6, 0, 0, None)),
+        (4, (0, 10), {"ids": {"t": "another"}}, Status.RECREATED, (None, None, 0, None)),
         (12, (0, 10), {}, Status.RECREATED, (None, None, 2, None)),  # never negative
         (4, (7, 10), {}, Status.LOST, (3, 3, 0, None)),
         (4, (10, 10), {}, Status.LOST, (0, 6, 0, None)),  # an emptied log

@@ -17,7 +17,7 @@ from sluice.ledger.events import PipelineReset, Redriven
 from sluice.pipeline import load
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, overlaps, subtract
 from sluice.run.failover import goes_to
-from sluice.run.resetting import united
+from sluice.run.resetting import Standing, united
 from sluice.run.settled import Origins, Screened, Settled, screened, settled_of
 from sluice.sources.clusters import active_of, bare, named, origin_pattern
 from sluice.sources.state import PartitionState, TopicState
@@ -136,10 +136,10 @@ class World:
         to = "b" if self.active == "" else "a"
         reached = {**(epoch.positions or {}), **ledger.offsets.reached("p")}
         answers = self.chance.random() < 0.7
+        standing = Standing(reached, united(ledger, "p"), ledger.runs.topic_ids("p"))
         found = goes_to(
-            load(self.place.file), epoch, to, reason="x", reached=reached, accounted=united(ledger, "p"),
+            load(self.place.file), epoch, to, reason="x", standing=standing,
             states=[self.state("b:" if to == "b" else "")], left=[self.state(self.active)] if answers else None,
-            seen=[], known_ids=ledger.runs.topic_ids("p"),
         )  # fmt: skip
         assert not found.truncated
         self.number += 1

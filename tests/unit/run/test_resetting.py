@@ -17,7 +17,7 @@ from sluice.ledger.events import PipelineReset, Redriven
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
 from sluice.recovery import Route
-from sluice.run.resetting import Reset, asked, of_windows, plan, still_open, united
+from sluice.run.resetting import Reset, Standing, asked, of_windows, plan, still_open, united
 from sluice.sources.state import PartitionState, TopicState
 
 LATEST = "source.kafka.starting_offsets: latest"
@@ -34,10 +34,11 @@ def planned(
     known: dict[str, Any] = {
         "reached": {"t": {r.partition: r.end for r in accounted if r.topic == "t"}},
         "accounted": {(r.topic, r.partition): r for r in accounted},
-        "known_ids": {"t": "c/1", "u": "c/3"}, "truncate": False, "unread": (), "reason": "x",
+        "known_ids": {"t": "c/1", "u": "c/3"}, "unread": (),
     }  # fmt: skip
-    begin_at = asked(begin, states, at or {})
-    return plan(modelled(changes), Epoch(3, Route.DIRECT, None), begin=begin_at, states=states, **known | more)
+    standing = Standing(**{key: more.pop(key, value) for key, value in known.items()})
+    asked_for = {"begin": asked(begin, states, at or {}), "truncate": False, "reason": "x", **more}
+    return plan(modelled(changes), Epoch(3, Route.DIRECT, None), standing=standing, states=states, **asked_for)
 
 
 def test_reset_goes_on_at_the_position() -> None:
@@ -179,7 +180,7 @@ def carried_out(place: Place, begin: str, *, truncate: bool = False, zero: int =
     states = [there((0, zero), (0, 8), topic_id="")]
     found = plan(
         load(place.file), now, reason="x", begin=asked(begin, states, {}), truncate=truncate,
-        reached=ledger.offsets.reached("p"), accounted=united(ledger, "p"), states=states, known_ids={},
+        standing=Standing(ledger.offsets.reached("p"), united(ledger, "p"), {}), states=states,
     )  # fmt: skip
     if truncate:
         place.sink, place.quarantine = [], []
