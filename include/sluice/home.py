@@ -32,10 +32,16 @@ class Home:
         Raises
         ------
         ConfigError
-            If it is a URL: Data Docs and the SQLite ledger are files. If it has a percent sign before two hex digits:
-            delta-rs would look for tables elsewhere.
+            If it is blank, or a URL: Data Docs and the SQLite ledger are files. If it has a percent sign before two hex
+            digits: delta-rs would look for tables elsewhere.
         """
         raw = os.environ.get("SLUICE_HOME") or "var"
+        if not raw.strip():
+            raise ConfigError(
+                "SLUICE_HOME is blank",
+                state="nothing was read or written",
+                next_step="name a folder, or unset it",
+            )
         if is_url(raw):
             raise ConfigError(
                 "SLUICE_HOME is a URL, and must be a path",

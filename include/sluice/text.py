@@ -44,7 +44,9 @@ def checked_run(run_id: str) -> str:
     """
     if not run_id.isprintable():
         what = "has characters that are not printable"
-    elif not 0 < len(run_id) <= LONGEST_RUN:
+    elif not run_id.strip():
+        what = "is blank"
+    elif len(run_id) > LONGEST_RUN:
         what = f"has {len(run_id)} characters"
     elif run_id.startswith("-"):
         what = "begins with a hyphen"

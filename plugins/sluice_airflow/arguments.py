@@ -81,7 +81,7 @@ def count_of(name: str, value: Any) -> int | None:
     if is_unset(value):
         return None
     try:
-        number = int(str(value))
+        number = int(value if isinstance(value, float) and value.is_integer() else str(value))
     except ValueError:
         number = 0
     if not 0 < number < 1 << 63 or isinstance(value, bool):

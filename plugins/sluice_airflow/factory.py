@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -14,11 +12,11 @@ from airflow.sdk import DAG, Asset, CronDataIntervalTimetable, get_parsing_conte
 from airflow.sdk.definitions.param import ParamsDict
 
 from sluice.errors import ConfigError, SluiceError, described
-from sluice.kinds import imported
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import Clash, relative
 from sluice.pipeline.starting import Schedule
 from sluice_airflow import docs, params
+from sluice_airflow.called import Called
 from sluice_airflow.freshness import freshness_dag
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.group import add_tasks, default_args_of, pool_of, reference_of
@@ -31,11 +29,6 @@ __all__ = ["build_all", "build_dag", "refuse_bad_files"]
 
 _LONGEST_TAG = 100
 """Airflow refuses a DAG with a longer tag; a topic's name may have 249 characters."""
-
-_PATIENCE = 10.0
-"""Seconds for the import of a callback; Airflow gives a DAG file 50."""
-_ENDLESS = set[str]()
-"""Modules whose import did not end in this process: no other pipeline waits for them."""
 
 _START = date(2000, 1, 1)  # an interval may lie long before the pipeline
 
@@ -213,59 +206,8 @@ def _mail(spec: Pipeline) -> list[Callable[..., Any]]:
 
 
 def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
-    """Return what a DAG run calls at its end.
-
-    Raises
-    ------
-    ConfigError
-        When one of them cannot be imported, or called.
-    """
-    found = []
-    for target in getattr(spec.airflow, key):
-        function = _imported(target)
-        if not callable(function):
-            raise ConfigError(
-                f"{relative(spec.file)}: airflow.{key}: {target} is neither a function nor a notifier",
-                state="nothing was read or written",
-                next_step=f"name a callable, then: sluice validate-spec {shlex.quote(relative(spec.file))}",
-            )
-        found.append(function)
-    return found
-
-
-def _imported(target: str) -> Any:
-    """Import a callback; give up on a module that does not end, because one DAG file has all pipelines.
-
-    Raises
-    ------
-    ConfigError
-        When it cannot be imported in :data:`_PATIENCE`, or at all.
-    """
-    module = target.partition(":")[0]
-    if module in sys.modules and module not in _ENDLESS:  # a thread would wait for one that this thread is importing
-        return imported(target)
-    found: list[Any] = []
-
-    def look() -> None:
-        try:
-            found.append(imported(target))
-        except ConfigError as error:
-            found.append(error)
-
-    if module not in _ENDLESS:
-        thread = threading.Thread(target=look, name=f"import {target}", daemon=True)
-        thread.start()
-        thread.join(_PATIENCE)
-    if not found:
-        _ENDLESS.add(module)
-        raise ConfigError(
-            f"{target} is not imported after {_PATIENCE:g} s",
-            state="nothing was read or written",
-            next_step="let the module do at a call what it does when it is imported",
-        )
-    if isinstance(found[0], ConfigError):
-        raise found[0]
-    return found[0]
+    """Return what a DAG run calls at its end."""
+    return [Called(f"airflow.{key}", target) for target in getattr(spec.airflow, key)]
 
 
 def _dags_of(spec: Pipeline) -> list[DAG]:

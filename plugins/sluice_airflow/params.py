@@ -62,6 +62,7 @@ def of(pipeline: Pipeline) -> dict[str, Param]:
             pipeline.source.config.max_records_per_batch,
             type=["null", "integer"],
             minimum=1,
+            maximum=(1 << 63) - 1,
             title="Records per batch, about",
             description_md="Of live runs only. Smaller batches lose less work to a crash; larger ones are faster. "
             "Empty: 500,000; on the Arrow path as many as earlier runs read in half a minute, at most 5,000,000.",

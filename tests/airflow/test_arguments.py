@@ -9,6 +9,7 @@ import pytest
 
 from sluice.errors import ConfigError
 from sluice.recovery import Recovery
+from sluice_airflow.arguments import count_of
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.operators import clean, freshness, vacuum
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
@@ -51,6 +52,12 @@ def test_operator_argument_is_refused_when_the_dag_is_read_and_a_template_is_not
     task = kind(task_id="t", pipeline="p", **{argument: "{{ params.x }}"})
     assert argument in task.template_fields
     assert getattr(task, argument) == "{{ params.x }}"
+
+
+def test_whole_number_may_be_written_as_a_fraction() -> None:
+    assert (count_of("n", 5.0), count_of("n", "7"), count_of("n", "")) == (5, 7, None)
+    with pytest.raises(ConfigError):
+        count_of("n", 5.5)
 
 
 def test_operator_argument_is_refused_once_its_template_is_rendered(pipeline_file: Any, context: Any) -> None:

@@ -15,7 +15,7 @@ from sluice.errors import ConfigError
 from sluice.facts.rescued import NONE, Rescued
 from sluice.fields import TablePath, duration
 from sluice.sources.kafka import KafkaSettings
-from sluice.text import LONGEST_RUN, instant, run_of_interval
+from sluice.text import LONGEST_RUN, checked_run, instant, run_of_interval
 
 
 def test_duration_has_a_unit() -> None:
@@ -63,6 +63,9 @@ def test_run_id_of_an_interval_is_unique_and_fits() -> None:
     first, second = (run_of_interval("x" * 249 + end) for end in "ab")
     assert first == run_of_interval("x" * 249 + "a") != second
     assert len(first) == len(second) == LONGEST_RUN
+    for bad in ("", " ", "-x", "a\n", "x" * (LONGEST_RUN + 1)):
+        with pytest.raises(ConfigError):
+            checked_run(bad)
     assert first.endswith("__interval")
     assert run_of_interval("x" * 240) == "x" * 240 + "__interval"
 

@@ -36,3 +36,6 @@ def test_home_with_an_escaped_character_is_refused(tmp_path: Path, monkeypatch: 
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "a%20b"))
     with pytest.raises(ConfigError, match="has %20, which delta-rs reads as ' '"):
         Home.from_env()
+    monkeypatch.setenv("SLUICE_HOME", " ")
+    with pytest.raises(ConfigError, match="SLUICE_HOME is blank"):
+        Home.from_env()

@@ -134,7 +134,7 @@ def run(
     """
     from sluice.cli.run import drive
 
-    name = run_id or f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    name = f"cli__{datetime.now(UTC).isoformat(timespec='milliseconds')}" if run_id is None else run_id
     code = drive(
         pipeline,
         name,
@@ -415,7 +415,7 @@ def redrive(
         spans = [OffsetRange.parse(text) for text in ranges or []]
     except ValueError as error:
         raise ConfigError(str(error), state="nothing was read or written", next_step="fix --range") from None
-    name = run_id or f"redrive__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    name = f"redrive__{datetime.now(UTC).isoformat(timespec='milliseconds')}" if run_id is None else run_id
     code = drive_again(
         pipeline, name, ranges=spans, of_run=of_run, quarantined=quarantined, dry_run=dry_run, validate=validate,
         as_json=as_json,

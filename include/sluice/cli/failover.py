@@ -45,7 +45,7 @@ def failover(
     checked_reason(reason)
     spec = load(pipeline)
     possible(spec, to)
-    name = run_id or f"failover__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    name = f"failover__{datetime.now(UTC).isoformat(timespec='milliseconds')}" if run_id is None else run_id
     action = Failover(name, to, reason)
     if dry_run:
         found = dry(spec, action)

@@ -66,7 +66,7 @@ def reset(
     checked_reason(reason)
     spec, ledger = load(pipeline), Ledger.open()
     possible(spec, begin, truncate=truncate, rebuild=rebuild)
-    name = run_id or f"reset__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    name = f"reset__{datetime.now(UTC).isoformat(timespec='milliseconds')}" if run_id is None else run_id
     action = Reset(name, reason, begin, truncate, agreed=yes, rebuild=rebuild)
     if dry_run:
         _show(dry(spec, action), as_json=as_json)

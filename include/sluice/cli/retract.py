@@ -79,7 +79,7 @@ def retract(
         check_unsettled(ledger, spec.name, of_run)
     check_ranges(ledger, spec.name, ranges)
     chosen = standing(ledger, spec.name, run_id=of_run, ranges=ranges)
-    name = run_id or f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}"
+    name = f"retract__{datetime.now(UTC).isoformat(timespec='milliseconds')}" if run_id is None else run_id
     action = Retract(name, reason, of_run, tuple(ranges))
     if dry_run:
         _show(dry(spec, action), as_json=as_json)

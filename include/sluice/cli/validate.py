@@ -33,7 +33,14 @@ def validate(
     from sluice.run.held import waiting
 
     spec, ledger = load(pipeline), Ledger.open()
-    batch = waiting(ledger, spec.name, ledger.runs.ended(spec.name, run))
+    row = ledger.runs.ended(spec.name, run)
+    if row.state != "done" and row.verdict is None and not ledger.offsets.accounts(spec.name, run):
+        raise ConfigError(
+            f"run {run!r} of {spec.name!r} ended as {row.state}, and committed nothing",
+            state="there is nothing to judge: records that it did not read still wait",
+            next_step=f"sluice run {spec.called}",
+        )
+    batch = waiting(ledger, spec.name, row)
     if batch is not None:
         raise ConfigError(
             f"batch {batch[1]} of run {run!r} is not published: it is judged when it is read again",

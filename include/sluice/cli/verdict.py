@@ -49,7 +49,8 @@ def verdict(
         return
     if row is None or row.verdict is None:
         which = f"run {row.run} of {name} has no verdict" if row else f"no run of {name} has a verdict"
-        err.print(f"{which}{f': sluice validate {name} {shlex.quote(row.run)} judges' if row else ''}", markup=False)
+        way = f": sluice validate {name} {shlex.quote(row.run)} judges" if row and row.state == "done" else ""
+        err.print(f"{which}{way or (f': it ended as {row.state}' if row else '')}", markup=False)
         return
     _show(name, row, judgement, accepted)
 

@@ -136,16 +136,20 @@ class Seen:
         if len(kinds) > 1 and set(kinds) <= {"text", "whole", "boolean"}:
             doubts.append(f"{name}: has values of several kinds ({_told(kinds)}); STRING takes them all")
             return "STRING"
+        texts = sum(kinds.get(kind, 0) for kind in ("text", "whole", "boolean"))  # what STRING takes
         if numbers := kinds.pop("whole", 0) + kinds.pop("fraction", 0):
             kinds["number"] = numbers
         most = max(kinds, key=lambda kind: kinds[kind])
+        more: list[str] = []
+        declared = self._of_kind(most, name, more, depth)
         if len(kinds) > 1:
-            others = sum(kinds.values()) - kinds[most]
+            others = sum(kinds.values()) - (texts if declared == "STRING" else kinds[most])
             doubts.append(
                 f"{name}: has values of several kinds ({_told(kinds)}); as it is declared, {others:,} of "
                 f"{sum(kinds.values()):,} would be refused"
             )
-        return self._of_kind(most, name, doubts, depth)
+        doubts += more
+        return declared
 
     def _of_kind(self, kind: str, name: str, doubts: list[str], depth: int) -> str | None:
         if kind == "boolean":

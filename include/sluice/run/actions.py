@@ -182,7 +182,9 @@ class RunRequest(RunAction):
         live = self.interval is None
         refusal = pipeline.refusal(strategy) if live else _refusal_of_interval(pipeline, strategy)
         if refusal is not None:
-            raise ConfigError(refusal, state=_UNTOUCHED, next_step="choose another strategy with --recovery")
+            raise ConfigError(
+                refusal, state=_UNTOUCHED, next_step="choose another strategy: --recovery, or the param recovery"
+            )
         if limit is not None and not live:
             raise ConfigError(
                 "max_records_per_batch is for live runs: an interval is replaced in one transaction",

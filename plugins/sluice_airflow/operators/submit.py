@@ -191,7 +191,7 @@ class SubmitOperator(SparkSubmitOperator):
 
     def next_step(self) -> str:
         """Return the command that comes after a failure that names none."""
-        return f"read the log above, then clear this task, or: sluice status {Path(self.pipeline).stem}"
+        return f"read the log of the task, then clear this task, or: sluice status {Path(self.pipeline).stem}"
 
     def _get_hook(self) -> SparkHook:
         submission = self._submission

@@ -9,6 +9,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -18,9 +19,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StringType, StructField, StructType
+
 from sluice.pipeline.suite import Suite, nearest, place
 
-__all__ = ["import_gx", "open_project", "problems_of", "remember", "remembered", "warm_up"]
+__all__ = [
+    "import_gx", "open_project", "problems_of", "raised", "remember", "remembered", "unevaluated", "warm_up",
+]  # fmt: skip
 
 _STAMP = "suite.checked"
 _EXTREMES = ("expect_column_max_to_be_between", "expect_column_min_to_be_between")
@@ -97,7 +103,6 @@ def problems_of(suite: Suite) -> list[str]:
     """
     import_gx()
     from great_expectations.exceptions import ExpectationNotFoundError
-    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
     from great_expectations.expectations.registry import (
         get_expectation_impl,
         list_registered_expectation_implementations,
@@ -106,7 +111,7 @@ def problems_of(suite: Suite) -> list[str]:
     lines = []
     for number, item in enumerate(suite.expectations, start=1):
         try:
-            ExpectationConfiguration(**item).to_domain_obj()
+            configured(item).to_domain_obj()
             lines += [f"{place(number, item)}: {text}" for text in _unjudged(item, get_expectation_impl(item["type"]))]
         except ExpectationNotFoundError:
             known = sorted(list_registered_expectation_implementations())
@@ -117,6 +122,48 @@ def problems_of(suite: Suite) -> list[str]:
             arguments = list(dict.fromkeys((*model.domain_keys, *model.success_keys)))
             lines += [f"{place(number, item)}: {text}" for text in _told(error, arguments)]
     return lines
+
+
+def unevaluated(spark: SparkSession, suite: Suite, schema: StructType) -> list[str]:
+    """Return a message for each expectation that Spark cannot evaluate on rows of a schema, whatever their values.
+
+    Each is tried on one row without values; for a pattern, with empty texts.
+    """
+    import great_expectations as gx
+
+    context, lines = gx.get_context(mode="ephemeral"), []
+    context.variables.progress_bars = {"globally": False}
+    asset = context.data_sources.add_spark("tried", persist=False).add_dataframe_asset("tried")
+    batch = asset.add_batch_definition_whole_dataframe("tried")
+    for number, item in enumerate(suite.expectations, start=1):
+        texts = "" if "regex" in item["type"] else None
+        row = [texts if isinstance(field.dataType, StringType) else None for field in schema.fields]
+        fields = [StructField(field.name, field.dataType) for field in schema.fields]
+        rows = batch.get_batch({"dataframe": spark.createDataFrame([tuple(row)], StructType(fields))})
+        result = rows.validate(configured(item).to_domain_obj(), result_format="BOOLEAN_ONLY")
+        said = next((found for text in raised(result) if (found := _OF_SPARK.match(text))), None)
+        if said is not None:
+            lines.append(f"{place(number, item)}: {said[0][:300]}")
+    return lines
+
+
+_OF_SPARK = re.compile(r"\[[A-Z_.]+\] .*|java\.util\.regex\.PatternSyntaxException.*")
+"""The first line of an error that Spark has a name for; others may be of a row without values."""
+
+
+def configured(item: Mapping[str, Any]) -> Any:
+    """Return an expectation as Great Expectations' own object."""
+    from great_expectations.expectations.expectation_configuration import ExpectationConfiguration
+
+    return ExpectationConfiguration(**item)
+
+
+def raised(result: Any) -> list[str]:
+    """Return the messages of the exceptions that an expectation raised; of one in a task, that of its cause."""
+    info = result.exception_info or {}
+    found = [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
+    texts = (str(e["exception_message"]).strip() for e in found if e.get("raised_exception"))
+    return [causes[-1] if (causes := re.findall("Caused by: (.+)", text)) else text for text in texts]
 
 
 def _unjudged(item: Mapping[str, Any], model: Any) -> Iterator[str]:

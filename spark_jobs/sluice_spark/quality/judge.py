@@ -28,7 +28,7 @@ from sluice.run.held import FAILED
 from sluice.run.verdict import accepted_faults, faults, worse
 from sluice_spark.engine.failures import no_file_system
 from sluice_spark.engine.logs import logger
-from sluice_spark.quality.building import open_project, problems_of, remember, remembered, warm_up
+from sluice_spark.quality.building import open_project, problems_of, raised, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.evidence import evidence_of, fails_on, hide, hush, look, short, shows
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
@@ -350,15 +350,19 @@ class Judge:
         """Add to each failed result what its rows show, and take masked values out; return whether any was changed."""
         changed, masked = False, self._pipeline.quality.masked
         for result in results:
+            if raised(result) and len(results) > 1:  # one query answers several, and all of them get its error
+                alone = rows.validate(result.expectation_config.to_domain_obj(), result_format="SUMMARY")
+                result.success, result.result, changed = alone.success, alone.result, True
+                result.exception_info = alone.exception_info
             kwargs = result.expectation_config.kwargs
             hidden = shows(kwargs, masked)
-            if not result.success and not _raised(result):
+            if not result.success and not raised(result):
                 found = self._looked(rows, result, columns, hidden=hidden or fails_on(kwargs, masked))
                 if found is not None:
                     result.result, changed = found, True
             if hidden:
                 result.result, changed = hide(result.result or {}), True
-            if _raised(result) and (hidden or fails_on(kwargs, masked)):
+            if raised(result) and (hidden or fails_on(kwargs, masked)):
                 result.exception_info, changed = hush(result.exception_info), True
         return changed
 
@@ -371,7 +375,7 @@ class Judge:
             what = type(error).__name__ if hidden else described(error)
             logger.warning("what broke %s is not shown: %s", result.expectation_config.type, what[:2000])
             return None
-        return None if found.success or _raised(found) else found.result
+        return None if found.success or raised(found) else found.result
 
 
 def _all_of(asked: Sequence[Mapping[str, Any]], done: Sequence[str], what: str) -> None:
@@ -387,7 +391,7 @@ def _scope(expectation: dict[str, Any]) -> str:
 
 def _result(result: Any, scope: str) -> ExpectationResult:
     config, detail = result.expectation_config, result.result or {}
-    raised = _raised(result)
+    errors = raised(result)
     of = [config.kwargs[key] for key in ("column", "column_A", "column_B") if config.kwargs.get(key)]
     columns = ", ".join([*of, *config.kwargs.get("column_list", [])]) or None
     severity = getattr(config.severity, "value", config.severity) or "critical"
@@ -401,7 +405,7 @@ def _result(result: Any, scope: str) -> ExpectationResult:
         unexpected_percent=_finite(detail.get("unexpected_percent")),
         missing_count=_whole(detail.get("missing_count")) if config.type.startswith(_OF_SETS) else None,
         **evidence_of(detail),
-        exception=raised[0][:500] if raised else None,
+        exception=errors[0][:500] if errors else None,
         scope=scope,
         arguments=_digest(config.kwargs),
         expected=_expected(config.kwargs),
@@ -433,16 +437,6 @@ _NO_BOUNDS = {"batch_id", "column", "column_A", "column_B", "column_list"}
 def _digest(kwargs: Mapping[str, Any]) -> str:
     given = {key: value for key, value in kwargs.items() if key != "batch_id"}
     return hashlib.sha256(json.dumps(given, sort_keys=True, default=str).encode()).hexdigest()[:8]
-
-
-def _raised(result: Any) -> list[str]:
-    return [str(e["exception_message"]) for e in _exceptions(result.exception_info) if e.get("raised_exception")]
-
-
-def _exceptions(info: Any) -> list[dict[str, Any]]:
-    if not info:
-        return []
-    return [info] if "raised_exception" in info else [v for v in info.values() if isinstance(v, dict)]
 
 
 def _finite(value: Any) -> float | None:

@@ -54,7 +54,8 @@ class ExpectationResult:
         where = f" on {self.column}" if self.column else ""
         why = [self.expected] if self.expected else []
         if self.exception:
-            why = [self.exception if observed else quoted(self.exception.splitlines()[0][:200])]
+            first = next((line for line in self.exception.splitlines() if line.strip()), "")
+            why = [self.exception if observed else quoted(first[:200])]
         elif self.unexpected_count is not None:
             why.append(f"{self.unexpected_count:,} unexpected ({self.unexpected_percent or 0:.2f} %)")
         elif observed:

@@ -14,7 +14,7 @@ from sluice.pipeline.suite import Suite, missing_columns, with_lines
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.split import Split, told
 from sluice_spark.engine.settings import wrong_settings
-from sluice_spark.quality.building import problems_of, warm_up
+from sluice_spark.quality.building import problems_of, unevaluated, warm_up
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.transforms.sample import Shape, shape_of
@@ -57,6 +57,8 @@ def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:
             return
         wrong += [*problems_of(suite), *suite.out_of_reach(pipeline)]
         wrong += suite.unknown_columns(schema.names) if schema is not None else []
+        if schema is not None and not wrong:
+            wrong += unevaluated(spark, suite, schema)
         yield from (
             f"quality.suite: {pipeline.suite_file.name}: {text}" for text in with_lines(pipeline.suite_file, wrong)
         )

@@ -18,9 +18,10 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.events import RunPlanned, batch_committed
 from sluice.pipeline import load
+from sluice.pipeline.suite import Suite
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.run.verdict import faults
-from sluice_spark.quality.building import open_project
+from sluice_spark.quality.building import open_project, unevaluated
 from sluice_spark.quality.data_docs import prune
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.shares import few_shares
@@ -321,3 +322,20 @@ def test_data_docs_keep_a_number_of_runs(tmp_path: Path) -> None:
         (results / f"run-{number}").mkdir(parents=True)
     prune(tmp_path, keep=2)
     assert len(list(results.iterdir())) == 2
+
+
+def test_expectation_that_spark_cannot_evaluate_is_named_alone_and_before_a_run(court: Court) -> None:
+    regex = expect("column_values_to_match_regex", column="name", regex="([")
+    when = expect("column_values_to_not_be_null", column="n", row_condition="n >", condition_parser="spark")
+    sound = [expect("column_values_to_match_regex", column="name", regex="^."), expect(UNIQUE, column="n")]
+    sound += [expect(QUANTILE, column="n", quantile_ranges={"quantiles": [0.5], "value_ranges": [[None, 500]]})]
+    judgement = court.judge(regex, when, *sound)
+    errors = {str(r.arguments): r.exception for r in judgement.results if r.exception}
+    assert len(errors) == 2
+    assert {text.partition(" ")[0] for text in errors.values()} == {
+        "java.util.regex.PatternSyntaxException:", "[PARSE_SYNTAX_ERROR]",
+    }  # fmt: skip
+    suite = Suite(Path("s.json"), "s", tuple(json.loads(json.dumps([regex, when, *sound]))))
+    schema = court.spark.createDataFrame([], "name STRING, n INT, _run STRING").schema
+    told = [line.partition(" (")[0] for line in unevaluated(court.spark, suite, schema)]
+    assert told == ["expectation 1", "expectation 2"]

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from tests.fixtures.books import Place, split
+from tests.fixtures.books import Place, span, split
 from tests.fixtures.ledgers import attempt
 from tests.unit.cli.conftest import Sluice
 
@@ -115,6 +115,10 @@ def test_validate_refuses_unknown_runs_and_batches_that_wait(held: Place, sluice
     assert isinstance(sluice("validate", str(held.file), "b").error, UnknownRunError)
     held.ledger.decide("p", "a", Judged(verdict="failed", judgement={"waits": [1, 1]}))
     assert isinstance(sluice("validate", str(held.file), "a").error, ConfigError)
+    with attempt(held.ledger, "dead", span(20, 30), state="abandoned"):
+        pass
+    assert "committed nothing" in str(sluice("validate", str(held.file), "dead").error)
+    assert "judges" not in sluice("verdict", str(held.file), "dead").stderr
     sluice.recorded("validate")
 
 

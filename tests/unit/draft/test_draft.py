@@ -141,6 +141,7 @@ def seen(*values: str) -> Seen:
         (['"x"', "1", "true"], "STRING", "several kinds"),
         (["1.5", "2", '"high"'], "DOUBLE", "1 of 3 would be refused"),
         (['"x"', '"y"', "1.5"], "STRING", "1 of 3 would be refused"),
+        (['"x"', "1", "[1]"], "STRING", "1 of 3 would be refused"),
         (['"2026-01-01T12:00:00Z"', '"2026-01-01 12:00"'], "TIMESTAMP", "without a zone"),
         (['"2026-01-01"', '"2026-12-31T00:00:00Z"'], "TIMESTAMP", None),
         (['"2026-01-01T12:00:00Z"', '"2026-01-02T12:00:00Z"', '""'], "STRING", "1 of 3 texts are no time"),

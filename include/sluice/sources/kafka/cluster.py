@@ -264,7 +264,13 @@ class Cluster:
             return ConfigError(
                 f"Kafka has no {of}{f': did you mean {near[0]!r}?' if near else ''}",
                 state=UNTOUCHED,
-                next_step="create the topic, or name another one: source.kafka.topics in the pipeline file",
+                next_step="create the topic, or name another one; a pipeline file has it in source.kafka.topics",
+            )
+        if isinstance(error, errors.InvalidTopicError):
+            return ConfigError(
+                f"{of} is no name that Kafka has for topics",
+                state=UNTOUCHED,
+                next_step="write 1 to 249 letters, digits, dots, underscores and hyphens",
             )
         if isinstance(error, errors.AuthorizationError):
             return refused(self.settings, f"{of}: {type(error).__name__}, the right DESCRIBE on it is missing")

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 from sluice.connections import Connection
-from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, described
+from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, described, quoted
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
 
@@ -92,7 +92,7 @@ class JetStream:
             if isinstance(cause, nats.errors.AuthorizationError) or "authorization" in str(cause).lower():
                 raise self._refused(cause) from error
             raise SourceUnreachableError(
-                f"{self._where} does not answer: {type(cause).__name__} {cause}",
+                f"{self._where} does not answer: {described(cause)}",
                 state=_STATE,
                 next_step="start it with JetStream (-js), or correct the connection; the next run catches up",
             ) from error
@@ -105,14 +105,14 @@ class JetStream:
                 next_step="correct source.queue.streams, or add the stream",
             )
         raise ConfigError(
-            f"{self._where} cannot answer for {stream!r}: {answer['error'].get('description')}",
+            f"{self._where} cannot answer for {stream!r}: {quoted(str(answer['error'].get('description')))}",
             state=_STATE,
             next_step="see what the server's log says",
         )
 
     def _refused(self, error: Exception) -> AuthorizationError:
         return AuthorizationError(
-            f"{self._where} refused: {error}",
+            f"{self._where} refused: {quoted(str(error))}",
             state=_STATE,
             next_step="correct login and password, or the token; the user needs $JS.API.STREAM.INFO and "
             "$JS.API.CONSUMER.CREATE of the stream",
@@ -260,7 +260,7 @@ class _Reading:
         body = json.dumps({"stream_name": stream, "config": config}).encode()
         answer = json.loads((await self._client.request(f"$JS.API.CONSUMER.CREATE.{stream}", body, timeout=10)).data)
         if "error" in answer:
-            raise LostError(f"{self._span} cannot be read: {answer['error'].get('description')}")
+            raise LostError(f"{self._span} cannot be read: {quoted(str(answer['error'].get('description')))}")
         self._ended = not answer.get("num_pending")
 
     async def some(self) -> list[Message] | None:

@@ -13,7 +13,7 @@ from confluent_kafka import Consumer, IsolationLevel, KafkaError, KafkaException
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec  # type: ignore[attr-defined]
 
 from sluice.connections import find
-from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SinkError, SluiceError
+from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SinkError, SluiceError, quoted
 from sluice.sources.kafka.client import probe
 from sluice.sources.kafka.settings import KafkaSettings
 
@@ -205,7 +205,7 @@ class Cluster:
         causes = [error] if error.code() in FENCED else [error, *reversed(self._heard)]
         if any((refused := cause).code() in _REFUSED for cause in causes):
             return AuthorizationError(
-                f"{self.what}: the cluster refused: {refused.str()}",
+                f"{self.what}: the cluster refused: {quoted(refused.str())}",
                 state=NOTHING_COMMITTED,
                 next_step="correct the credentials, or grant DESCRIBE and WRITE on the topic, these and READ on its "
                 f"topic of commits, and DESCRIBE and WRITE on the transactional id {self.transactional_id}",

@@ -96,6 +96,8 @@ def test_kafka_missing_topic_is_a_mistake_and_is_not_created(broker: Broker, top
         assert isinstance(never.error, ConfigError)
         with pytest.raises(ConfigError, match="'zz-never-made'"):
             asked.snapshot([name, "zz-never-made"])
+        with pytest.raises(ConfigError, match="no name that Kafka has"):
+            asked.snapshot(["no topic"])
     assert not topics.exists("zz-never-made")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from tests.fixtures.queues import Nats, Redis, started
 
 from sluice.connections import Connection
-from sluice.errors import ConfigError, SourceUnreachableError
+from sluice.errors import ConfigError, SluiceError, SourceUnreachableError, public
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import Message, StreamState
 from sluice.sources.queue.config import QueueSource
@@ -94,6 +95,24 @@ def test_nats_error_names_the_server_without_the_password_of_its_url(several: bo
         queue.state("orders")
     queue.close()
     assert "s3cret" not in str(caught.value)
+
+
+def test_nats_answer_of_a_server_is_quoted() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            with server.accept()[0] as asked:
+                asked.sendall(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1024,"proto":1}\r\n')
+                asked.recv(4096)
+                asked.sendall(b"-ERR 'Authorization Violation for s3cret'\r\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        queue = JetStream(Connection("n", "nats", "127.0.0.1", server.getsockname()[1]))
+        with pytest.raises(SluiceError) as caught:
+            queue.state("orders")
+        queue.close()
+    assert "s3cret" in str(caught.value)
+    assert "s3cret" not in public(str(caught.value))
 
 
 @pytest.fixture
