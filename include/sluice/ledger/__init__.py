@@ -15,6 +15,7 @@ from sluice.ledger.rows import (
     Unannounced,
 )
 from sluice.ledger.runs import UnknownRunError
+from sluice.ledger.store import LedgerError
 from sluice.recovery import REDRIVEN
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "IntervalRow",
     "Lease",
     "Ledger",
+    "LedgerError",
     "LostRow",
     "PartitionTime",
     "RunLine",

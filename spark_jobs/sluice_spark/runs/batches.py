@@ -11,7 +11,7 @@ from pyspark.sql.streaming import StreamingQuery
 
 from sluice.errors import ExitCode
 from sluice.faults import point
-from sluice.ledger import Lease
+from sluice.ledger import Lease, LedgerError
 from sluice.ledger.events import BatchStarted, Degraded, batch_committed
 from sluice.recovery import Route
 from sluice.sources.state import TopicState, ids_of
@@ -149,7 +149,8 @@ class MicroBatches:
             cause = failures[0] if failures else error
             ask = (lambda: self.check.states(tables)) if reader is None else (lambda: None)
             told = classify(cause, ask, (reader or self.reader).signs)
-            if told.exit_code is ExitCode.OTHER:  # where it broke, which Spark's log does not say of the driver's code
+            # where it broke, which Spark's log does not say of the driver's code
+            if told.exit_code is ExitCode.OTHER and not isinstance(told, LedgerError):
                 logger.error("the query ended with an error", exc_info=told.__cause__ or cause)
             raise told from error
 
