@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Any, NamedTuple, Self, TypeVar
@@ -22,7 +22,7 @@ from sluice.run.settled import Screened
 from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.origins import COPY, Screen, marked
-from sluice_spark.batch.quarantine import SCHEMA, refused_records, take_out
+from sluice_spark.batch.quarantine import SCHEMA, refused_records
 from sluice_spark.batch.refusals import NONE_REFUSED, Refusals
 from sluice_spark.batch.split import Split, SplitTally
 from sluice_spark.batch.tally import OUTSIDE, ReadTally
@@ -35,11 +35,12 @@ from sluice_spark.sinks.base import MOST, NOTHING, Fence, RowsRefusedError, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.further import ALSO, NO_FURTHER, FurtherSinks, Shared
 from sluice_spark.sinks.parquet.profiled import profile_of
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.transform import Transformer, apply
 
-__all__ = ["BatchWriter", "PreparedBatch", "again"]
+__all__ = ["BEHIND", "BatchWriter", "Places", "PreparedBatch", "again"]
 
 Kind = TypeVar("Kind", bound=BatchFact)
 
@@ -70,6 +71,28 @@ class PreparedBatch:
         """Return the batch with these facts, in place of those of the same kinds."""
         others = [fact for fact in self.facts if type(fact) not in map(type, facts)]
         return replace(self, facts=(*others, *facts))
+
+
+@dataclass(frozen=True)
+class Places:
+    """How a batch takes the place of what tables have; by default it comes behind it.
+
+    Attributes
+    ----------
+    rows
+        Puts the staged rows into the sink under the metadata that it is given; False if this writer did so before.
+    refused
+        Puts the refused records into the quarantine, or takes records out of it.
+    gone
+        What leaves further sinks.
+    """
+
+    rows: Callable[[Mapping[str, Any]], bool] | None = None
+    refused: Callable[[], object] | None = None
+    gone: Slice | None = None
+
+
+BEHIND = Places()
 
 
 class _Written(NamedTuple):
@@ -445,7 +468,7 @@ class BatchWriter:
         note: Mapping[str, object],
         name: str,
         *,
-        moved: bool = False,
+        places: Places = BEHIND,
         fence: Fence | None = None,
     ) -> None:
         """Commit to the sink first, which decides, then to the quarantine, and then to further sinks.
@@ -460,8 +483,8 @@ class BatchWriter:
             The commit metadata of the sink's commit, beside :meth:`note`.
         name
             The name of the batch's folders.
-        moved
-            Whether its records are redriven from the quarantine, and leave it.
+        places
+            What it takes the place of.
         fence
             Refuses the commit if a rival committed first; see :class:`Fence`.
 
@@ -478,7 +501,8 @@ class BatchWriter:
         point("before-sink-commit")
         full = {**note, **self.note(prepared)}
         also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
-        if not self.commit_rows(prepared.staged, batch, {**full, **also}, fence):
+        put = places.rows or (lambda full: self.commit_rows(prepared.staged, batch, full, fence))
+        if not put({**full, **also}):
             # entered since this batch began, so the rows there, and their account, are another driver's
             raise overtaken(
                 f"committed batch {batch} to {self.sink.path}",
@@ -486,14 +510,14 @@ class BatchWriter:
                 next_step="run again: the next run records that batch in the ledger and goes on after it",
             )
         point("sink-committed")
-        if moved:
-            take_out(self.quarantine, [a.range for a in prepared.accounts], batch, self.run_id, name=name)
+        if places.refused is not None:
+            places.refused()
         elif prepared.quarantine:
             self.quarantine.commit(prepared.quarantine, SCHEMA, batch, {"run": self.run_id})
-        if moved or prepared.quarantine:
+        if places.refused is not None or prepared.quarantine:
             point("quarantine-committed")
         if prepared.shared is not None:
-            self.further.commit(prepared.shared, batch, full, name)
+            self.further.commit(prepared.shared, batch, full, name, places.gone)
 
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
         """Commit staged rows to the sink; return False if this writer committed the batch before."""

@@ -24,7 +24,7 @@ from sluice.recovery import Recovery
 from sluice.run.interval import Interval
 from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, ids_of, joined_ids
-from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.batch.writer import BatchWriter, Places, PreparedBatch
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.tasks import watched
 from sluice_spark.runs.closing import emptied
@@ -44,7 +44,6 @@ from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, overtaken
-from sluice_spark.sinks.further import ALSO
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import Records
 from sluice_spark.transforms.lookups import Lookups
@@ -320,42 +319,18 @@ class IntervalRun(Run):
                 lease.verify()
                 self._beside_redriving()
                 self._alone_in_its_time()
-                if prepared.quarantine:
-                    tables.quarantine.admit(prepared.quarantine)
-                point("before-sink-commit")
                 windows = prepared.fact(Windows)
                 if windows is not None:
                     prepared = prepared.having(replace(windows, **leaving.told))
-                gone = [r.as_list() for r in leaving.refused.ranges]
-                note = {**writer.note(prepared), "interval": self.interval.key, "slice": gone}
-                also = {} if prepared.shared is None else {ALSO: prepared.shared.as_dict()}
                 try:
-                    taken = tables.replacing().replace(
-                        leaving.rows, prepared.staged, writer.schema, batch, {**note, **also}, name=name,
-                        check=leaving.check, fence=self._fence,
-                    )  # fmt: skip
+                    taken, moved, left = self._commit(writer, tables, prepared, leaving, batch, name)
                 except RowsRefusedError as error:
+                    if self._committed:
+                        raise
                     writer = writer.without(error, prepared.staged)
                     self.context.gate.forget()
                     continue
             break
-        if taken is None:
-            raise overtaken(
-                f"replaced {self.interval} in {tables.sink.path}",
-                state="the interval's rows are in the table once; this driver's files are not part of it",
-                next_step="run again, if it must be replaced once more",
-            )
-        with self.context.watch.phase("commits"):
-            self._committed = True
-            # before the quarantine is looked at for the same offsets; a database only counts what it deletes
-            left = leaving.rows.found or sum(taken.values())
-            point("sink-committed")
-            moved = replace_quarantined(
-                tables, leaving.refused, prepared.quarantine or NOTHING, batch, self.context.run_id
-            )  # fmt: skip
-            point("quarantine-committed")
-            if prepared.shared is not None:
-                tables.further.commit(prepared.shared, batch, note, name, leaving.rows)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         with self.context.watch.phase("ledger"):
             windows, found, before = prepared.fact(Windows), prepared, None
@@ -368,6 +343,41 @@ class IntervalRun(Run):
             self.ledger.record(lease, *done)
         point("batch-recorded")
         logger.info("%s: %d rows replaced by %d", self.interval, left, prepared.staged.rows)
+
+    def _commit(
+        self, writer: BatchWriter, tables: Tables, prepared: PreparedBatch, leaving: Leaving, batch: int, name: str
+    ) -> tuple[Mapping[Key, int], Mapping[Key, int], int]:
+        """Commit the interval; return what left the sink and the quarantine, by partitions, and how many rows."""
+        taken: Mapping[Key, int] | None = None
+        moved: Mapping[Key, int] = {}
+        left = 0
+
+        def rows(note: Mapping[str, Any]) -> bool:
+            nonlocal taken, left
+            taken = tables.replacing().replace(
+                leaving.rows, prepared.staged, writer.schema, batch, note, name=name, check=leaving.check,
+                fence=self._fence,
+            )  # fmt: skip
+            if taken is None:
+                raise overtaken(
+                    f"replaced {self.interval} in {tables.sink.path}",
+                    state="the interval's rows are in the table once; this driver's files are not part of it",
+                    next_step="run again, if it must be replaced once more",
+                )
+            self._committed = True
+            # before the quarantine is looked at for the same offsets; a database only counts what it deletes
+            left = leaving.rows.found or sum(taken.values())
+            return True
+
+        def refused() -> None:
+            nonlocal moved
+            staged = prepared.quarantine or NOTHING
+            moved = replace_quarantined(tables, leaving.refused, staged, batch, self.context.run_id)
+
+        note = {"interval": self.interval.key, "slice": [r.as_list() for r in leaving.refused.ranges]}
+        writer.commit(batch, prepared, note, name, places=Places(rows, refused, leaving.rows))
+        assert taken is not None
+        return taken, moved, left
 
     def _due(self, tables: Tables, readable: Sequence[OffsetRange]) -> bool:
         """Return whether there is anything to replace, or to replace it with."""

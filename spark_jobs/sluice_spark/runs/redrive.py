@@ -23,9 +23,9 @@ from sluice.run.locate import Located, locate
 from sluice.run.redriving import check_ranges, possible, states_for
 from sluice.sources.state import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
-from sluice_spark.batch.quarantine import SCHEMA, held_records
+from sluice_spark.batch.quarantine import SCHEMA, held_records, take_out
 from sluice_spark.batch.tally import rescued_in
-from sluice_spark.batch.writer import BatchWriter, PreparedBatch
+from sluice_spark.batch.writer import BEHIND, BatchWriter, Places, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.tasks import watched
@@ -254,7 +254,6 @@ class RedriveRun(Run):
         *,
         of: str,
         source: Mapping[str, Any],
-        moved: bool = False,
         fence: Fence | None = None,
     ) -> None:
         prepared = writer.profiled(prepared)
@@ -264,7 +263,13 @@ class RedriveRun(Run):
         if writer.further:
             prepared = writer.shared(self.context.open_session(), prepared, name)
         lease.verify()
-        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, name, moved=moved, fence=fence)
+        leave = [a.range for a in prepared.accounts] if of == "quarantined" else None
+        places = (
+            BEHIND
+            if leave is None
+            else Places(refused=lambda: take_out(writer.quarantine, leave, batch, self.context.run_id, name=name))
+        )
+        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, name, places=places, fence=fence)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         facts = [tables.evolved(batch), *prepared.facts]
         done = batch_committed(REDRIVEN, batch, prepared.accounts, facts=facts, redriven=Redriven(of=of, source=source))
@@ -347,9 +352,7 @@ class RedriveRun(Run):
             prepared = PreparedBatch(tuple(accounts), staged, facts=(self._rescued(good),))
         emptying.verify()
         try:
-            self._commit(
-                lease, tables, writer, batch, prepared, of="quarantined", source=origin, moved=True, fence=fence
-            )
+            self._commit(lease, tables, writer, batch, prepared, of="quarantined", source=origin, fence=fence)
         except RowsRefusedError as error:  # such records stay in the quarantine, also if they are all that there are
             self.context.gate.forget()
             self._take_out(spark, lease, emptying, tables, sink, writer.without(error, NOTHING), window)
