@@ -76,7 +76,7 @@ class Opening:
     checkpoint
         Of the stream that fills the sink.
     begun
-        The batch that a driver died on, if it has not to be read before state that is still to be made again.
+        The batch that a driver died on; None if there is none, or if the epoch's state is still to be made again.
     entered
         The last batch of the epoch that the ledger has.
     """
