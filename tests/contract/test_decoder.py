@@ -17,7 +17,7 @@ from tests.contract.formats import FORMATS, OTHERS, register
 from tests.fixtures.decoding import Record, Refused, decoded, pipeline_for, plan_for
 from tests.fixtures.registry import StandIn, stand_in
 
-from sluice.errors import ExitCode, SluiceError
+from sluice.errors import ExitCode, SluiceError, public
 from sluice.shipped import CHECKOUT
 from sluice_spark.decoders.base import decode, source_columns
 from sluice_spark.engine.failures import classify
@@ -160,6 +160,7 @@ def test_decoder_without_an_answer_of_the_registry_ends_the_run_with_20_and_refu
     with pytest.raises(SluiceError) as caught:
         plan.decoder.decode([r.value for r in records], [])
     assert caught.value.exit_code is ExitCode.SOURCE_UNREACHABLE
+    assert public(caught.value.what).endswith("it answers 500: «…»"), "a proxy may answer with what it was sent"
 
 
 def test_decoder_travels_to_an_arrow_process_without_spark(spark: SparkSession, tmp_path: Path) -> None:

@@ -188,14 +188,15 @@ def ended(spec: Pipeline, run_id: str, code: int, *, as_json: bool) -> int:
             pages = (found.judgement or {}).get("data_docs") if found else None
             place = Home.from_env().resolve(spec.quarantine_path)
             refused = f". Refused records are in {place}, with the reason in its column _errors; {way_out(spec)}"
+            holds = on_failed == "hold" and found is not None and found.kind == "live"
             settle = f". Then: {', or '.join(settling(spec, run_id))}"
-            after = "live runs wait until this is settled" if on_failed == "hold" else "the next run goes on after them"
+            after = "live runs wait until this is settled" if holds else "the next run goes on after them"
             raise QualityError(
                 f"run {run_id!r} of {spec.name!r}: verdict {account['verdict']}",
                 state="written rows are in the sink, refused records are in the quarantine, and all of them are "
                 f"accounted for; {after}",
                 next_step=f"read the reasons above{f', or open {pages}' if pages else ''}"
-                f"{refused if account['quarantined'] else ''}{settle if on_failed == 'hold' else ''}",
+                f"{refused if account['quarantined'] else ''}{settle if holds else ''}",
             )
     return code
 

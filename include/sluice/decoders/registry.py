@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from sluice.connections import Connection, look_up
-from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError, described
+from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError, described, quoted
 
 __all__ = ["Registry", "Schema", "ask"]
 
@@ -122,7 +122,7 @@ class Registry:
             client = SchemaRegistryClient(dict(self.settings))
         except (ValueError, TypeError, OSError) as error:  # OSError: a certificate that is not there
             raise ConfigError(
-                f"connection {self.connection!r} is not one to a schema registry: {error}",
+                f"connection {self.connection!r} is not one to a schema registry: {described(error)}",
                 state="nothing was read or written",
                 next_step="correct its extra: keys of Confluent's SchemaRegistryClient, such as ssl.ca.location",
             ) from error
@@ -136,7 +136,7 @@ class Registry:
                     state=_STATE,
                     next_step="correct login and password of the connection, or the rights of its user",
                 ) from error
-            raise _unreachable(where, f"it answers {error.http_status_code}: {error.error_message}") from error
+            raise _unreachable(where, f"it answers {error.http_status_code}: {quoted(error.error_message)}") from error
         except SluiceError:
             raise
         except Exception as error:  # of the HTTP client, by many names

@@ -92,7 +92,7 @@ class ValidateOperator(SubmitOperator):
         context["ti"].xcom_push(key="judgement", value=_summary(verdict, judgement))
         self._show(verdict, judgement)
         if verdict in FAILED:
-            error = _quality_error(pipeline, self.run_id, verdict, judgement)
+            error = _quality_error(pipeline, row, judgement)
             accepted = Ledger.open().verdicts.acceptance(pipeline.name, self.run_id)
             if accepted is None and pipeline.quality.on_failed != "warn":
                 raise error
@@ -171,7 +171,8 @@ def _refused(judgement: Mapping[str, Any]) -> bool:
     return any(e["limit"] == "max_quarantined" for e in judgement.get("excesses") or [])
 
 
-def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Mapping[str, Any]) -> QualityError:
+def _quality_error(pipeline: Pipeline, row: RunRow, judgement: Mapping[str, Any]) -> QualityError:
+    run_id, verdict = row.run, row.verdict
     failed = [r for r in _failed(judgement) if r.get("exception") or r.get("severity", "critical") == "critical"]
     if verdict == "error":
         what = (
@@ -192,6 +193,6 @@ def _quality_error(pipeline: Pipeline, run_id: str, verdict: str, judgement: Map
         what,
         state="every row of the run is in the sink, accounted for; readers should wait for the next passed verdict",
         next_step="fix the data, the suite or the limits, then clear this task to judge again"
-        + (held if pipeline.quality.on_failed == "hold" else "")
+        + (held if pipeline.quality.on_failed == "hold" and row.kind == "live" else "")
         + (f". Refused records: {way_out(pipeline)}" if _refused(judgement) else ""),
     )

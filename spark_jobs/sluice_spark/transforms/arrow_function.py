@@ -11,6 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
+from sluice.errors import described, quoted
+
 __all__ = ["ArrowFunction", "WrongResultError", "on_spark"]
 
 
@@ -52,7 +54,8 @@ class ArrowFunction:
         try:
             made = self._function(source)
         except SystemExit as error:  # within a batch, Spark would wait for an answer that never comes
-            raise WrongResultError(f"transform.arrow called exit({error.code}) instead of returning a table") from error
+            told = f"transform.arrow called exit({quoted(str(error.code))}) instead of returning a table"
+            raise WrongResultError(told) from error
         if not isinstance(made, pa.Table):
             raise WrongResultError(f"transform.arrow returned {type(made).__name__}, not a pyarrow.Table")
         return made
@@ -75,7 +78,8 @@ class ArrowFunction:
         try:
             return made.cast(schema)
         except pa.ArrowException as error:
-            raise WrongResultError(f"transform.arrow returned other types than for an empty table: {error}") from error
+            told = f"transform.arrow returned other types than for an empty table: {described(error)}"
+            raise WrongResultError(told) from error
 
     def shape(self, source: DataFrame) -> tuple[StructType, pa.Schema]:
         """Return the result's columns in Spark's types, and as Spark passes them to Python: for an empty table.

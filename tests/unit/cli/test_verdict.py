@@ -10,12 +10,14 @@ from tests.fixtures.books import Place, span, split
 from tests.fixtures.ledgers import attempt
 from tests.unit.cli.conftest import Sluice
 
-from sluice.errors import ConfigError, ExitCode, HeldError
+from sluice.cli.run import ended
+from sluice.errors import ConfigError, ExitCode, HeldError, QualityError
 from sluice.facts.profile import NO_ROWS, ColumnProfile, Profile
 from sluice.launch.launcher import Interrupted, LocalProcess
 from sluice.launch.submit import SparkSubmit
 from sluice.ledger import UnknownRunError
 from sluice.ledger.events import Judged
+from sluice.pipeline import load
 from sluice.run.actions import Validate
 from sluice.run.baseline import Check, Finding
 
@@ -145,6 +147,17 @@ def test_status_knows_a_held_pipeline_by_its_file(held: Place, sluice: Sluice, m
     monkeypatch.delenv("SLUICE_PIPELINES")
     monkeypatch.chdir("/")
     assert "p is held" in sluice("status", str(held.file)).stderr
+
+
+@pytest.mark.parametrize("kind", ["live", "interval", "redrive"])
+def test_failed_verdict_says_that_live_runs_wait_only_where_they_do(judged: Place, sluice: Sluice, kind: str) -> None:
+    judged.configure(quality={"on_failed": "hold"})
+    with attempt(judged.ledger, "c", span(20, 30), kind=kind, state="done"):
+        pass
+    judged.ledger.decide("p", "c", Judged(verdict="failed", judgement=JUDGEMENT))
+    with pytest.raises(QualityError) as failed:
+        ended(load(judged.file), "c", ExitCode.DONE, as_json=False)
+    assert ("live runs wait" in failed.value.state, "sluice accept" in failed.value.next_step) == (kind == "live",) * 2
 
 
 def test_accept_ends_the_hold(held: Place, sluice: Sluice) -> None:

@@ -6,6 +6,7 @@ import errno
 import io
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -185,12 +186,20 @@ class Folder:
         Raises
         ------
         OSError
-            If it cannot be moved. It is then in one of the two folders, or, in an object store, in both.
+            If it cannot be moved. It is then in one of the two folders, or, between two file systems, in both.
         """
         target = f"{to._root}/{name}"
         to._fs.makedirs(target.rpartition("/")[0], exist_ok=True)
         if self._local and to._local:
-            os.rename(os.path.join(self._root, name), target)
+            source = os.path.join(self._root, name)
+            try:
+                os.rename(source, target)
+            except OSError as error:
+                if error.errno != errno.EXDEV:  # of another file system
+                    raise
+                shutil.copy2(source, f"{target}.moving")
+                os.replace(f"{target}.moving", target)
+                os.remove(source)
         else:
             self._fs.mv(f"{self._root}/{name}", target)
 

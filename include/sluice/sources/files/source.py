@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError, described
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError, described, quoted
 from sluice.home import Home
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import Source, SourceKind
@@ -218,6 +218,8 @@ class Files(Source):
         self.notes += [f"{name} cannot be read, and is left out: {reason}" for name, reason in unfit]
         if unfit and not entries:
             name, reason = unfit[0]
+            if isinstance(reason.__cause__, PermissionError):
+                raise self._unreadable(name, reason.__cause__)
             raise ConfigError(
                 f"{name} cannot be read: {reason}; nor can any other new file",
                 state=f"{_STATE}; no file of this look was taken",
@@ -237,7 +239,9 @@ class Files(Source):
         except EOFError:
             return "is not complete" if compression(name) is None else "is compressed and not complete"
         except PermissionError as error:
-            raise self._unreadable(name, error) from error
+            unfit = UnfitError("this user may not read it")
+            unfit.__cause__ = error
+            return unfit
         except UnfitError as error:
             return error
         except SluiceError:
@@ -247,15 +251,15 @@ class Files(Source):
 
     def _other_columns(self, name: str, header: str, columns: tuple[str, str]) -> ConfigError:
         return ConfigError(
-            f"{name} has the columns {header[:200]!r}, where {columns[1]} has {columns[0][:200]!r}",
+            f"{name} has the columns {quoted(header[:200])}, where {columns[1]} has {quoted(columns[0][:200])}",
             state=f"{_STATE}; no file of this look was taken",
             next_step="move the file away, or read such files with a pipeline of their own",
         )
 
     def _misplaced(self, name: str, header: str, column: str) -> ConfigError:
         return ConfigError(
-            f"{name} has the columns {header[:200]!r}, and decode.csv.schema has {column!r} in another place: fields "
-            "are taken in the order of the schema, so values would be in each other's columns",
+            f"{name} has the columns {quoted(header[:200])}, and decode.csv.schema has {column!r} in another place: "
+            "fields are taken in the order of the schema, so values would be in each other's columns",
             state=f"{_STATE}; no file of this look was taken",
             next_step="write the columns of decode.csv.schema in the order of the files",
         )
@@ -294,7 +298,7 @@ class Files(Source):
             if entry is None or entry.end > upto or self.folder.stat(name) != entry.stat:
                 continue
             try:
-                if self.archive.stat(name) is not None:
+                if self.archive.stat(name) not in (None, entry.stat):  # the same, if a move was interrupted
                     raise FileExistsError("the archive has a file of this name")
                 self.folder.move(name, self.archive)
             except OSError as error:

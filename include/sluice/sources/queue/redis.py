@@ -15,7 +15,14 @@ from functools import partial
 from typing import Any, TypeVar
 
 from sluice.connections import Connection, check_host
-from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError, TopicRecreatedError, quoted
+from sluice.errors import (
+    AuthorizationError,
+    ConfigError,
+    SourceUnreachableError,
+    TopicRecreatedError,
+    described,
+    quoted,
+)
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message, StreamState
 
@@ -269,7 +276,7 @@ class RedisStreams:
                 yield [self._message(n, *entry) for n, entry in numbered if n >= span.start]
             info = self._redis.xinfo_stream(span.topic)
         except redis.RedisError as error:
-            raise LostError(f"{self._where} failed: {error}") from error
+            raise LostError(f"{self._where} failed: {described(error)}") from error
         oldest = info["first-entry"][0] if info["first-entry"] else b"%d-0" % (1 << 62)
         if _parts(oldest) > _parts(first) or _parts(info["max-deleted-entry-id"]) >= _parts(first):
             raise LostError(f"entries of {span} were removed while they were read")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import bz2
+import errno
 import gzip
 import io
 import lzma
@@ -13,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import fastavro
 import fsspec
@@ -21,10 +23,11 @@ import pyarrow.parquet as pq
 import pytest
 from tests.fixtures.pipelines import modelled
 
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
 from sluice.ranges import OffsetRange
 from sluice.sources.files.config import FileSource
+from sluice.sources.files.folder import Folder
 from sluice.sources.files.formats import Reader
 from sluice.sources.files.source import Files
 
@@ -212,6 +215,26 @@ def test_file_source_leaves_out_a_name_that_is_not_utf8(tmp_path: Path) -> None:
     assert order(files) == ["é 'x'\n.json"]
 
 
+def test_file_that_this_user_may_not_read_is_left_out_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("a.json", "b.json"):
+        put(tmp_path, name, "x\n")
+    files, read = opened(tmp_path), Folder.opened
+
+    def may(folder: Folder, name: str) -> Any:
+        if name in denied:
+            raise PermissionError(13, "Permission denied", name)
+        return read(folder, name)
+
+    monkeypatch.setattr(Folder, "opened", may)
+    denied = {"a.json", "b.json"}
+    with pytest.raises(SourceUnreachableError, match="Permission denied"):
+        files.snapshot()
+    denied = {"a.json"}
+    assert (end(files), files.notes) == (1, ["a.json cannot be read, and is left out: this user may not read it"])
+    denied = set()
+    assert (end(files), order(files)) == (2, ["b.json", "a.json"])
+
+
 def test_file_source_refuses_other_columns_and_takes_nothing(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
     for name, text in (("a.csv", "id,name\n1,x\n"), ("b.csv", "")):
@@ -237,6 +260,23 @@ def test_file_source_leaves_a_file_that_the_archive_has(tmp_path: Path, caplog: 
     files.done({"inbox": {0: 3}})
     assert (tmp_path / "inbox" / "a.json").read_text() == "x\ny\n"
     assert "the archive has a file of this name" in caplog.text
+
+
+def test_file_source_moves_files_into_an_archive_of_another_file_system(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = opened(tmp_path, archive=str(tmp_path / "archive"))
+    for name in ("a.json", "b.json"):
+        put(tmp_path, name, "x\n")
+    assert end(files) == 2
+    monkeypatch.setattr(os, "rename", mock.Mock(side_effect=OSError(errno.EXDEV, "Invalid cross-device link")))
+    removed = mock.Mock(side_effect=[OSError("killed"), None])
+    monkeypatch.setattr(os, "remove", removed)
+    files.done({"inbox": {0: 1}})
+    monkeypatch.undo()
+    files.done({"inbox": {0: 2}})  # the first one is in both folders
+    assert sorted(os.listdir(tmp_path / "archive")) == ["a.json", "b.json"]
+    assert os.listdir(tmp_path / "inbox") == []
 
 
 def parquet(table: pa.Table | None = None, **columns: Any) -> bytes:
