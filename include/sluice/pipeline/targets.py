@@ -67,5 +67,7 @@ def _parsed(module: str, file: str) -> ast.Module:
     except SyntaxError as error:
         line = f", line {error.lineno}" if error.lineno else ""
         raise ValueError(f"module {module!r} is no Python: {file}{line}: {error.msg}") from None
-    except (OSError, ValueError, RecursionError, MemoryError) as error:
+    except ValueError as error:  # of zero bytes, before Python 3.11.4
+        raise ValueError(f"module {module!r} is no Python: {file}: {error}") from None
+    except (OSError, RecursionError, MemoryError) as error:
         raise ValueError(f"module {module!r} cannot be read: {file}: {type(error).__name__}: {error}") from None

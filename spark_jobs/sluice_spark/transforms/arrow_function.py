@@ -54,7 +54,8 @@ class ArrowFunction:
         try:
             made = self._function(source)
         except SystemExit as error:  # within a batch, Spark would wait for an answer that never comes
-            told = f"transform.arrow called exit({quoted(str(error.code))}) instead of returning a table"
+            code = error.code if isinstance(error.code, int | None) else quoted(str(error.code))
+            told = f"transform.arrow called exit({code}) instead of returning a table"
             raise WrongResultError(told) from error
         if not isinstance(made, pa.Table):
             raise WrongResultError(f"transform.arrow returned {type(made).__name__}, not a pyarrow.Table")
