@@ -25,7 +25,7 @@ RUNS = 3
 
 @dataclass(frozen=True)
 class Recorded:
-    """What checkpoint and ledger have of a pipeline.
+    """Positions, ids and runs of a pipeline, from its checkpoint and the ledger.
 
     Attributes
     ----------
@@ -48,7 +48,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Ages:
-    """What the broker says about times.
+    """Times and retention, from the broker.
 
     Attributes
     ----------

@@ -43,9 +43,9 @@ class StateOperator(Strict):
     ends: ClassVar[str] = ""
     """When the state of a key ends."""
     dropped: ClassVar[str] = ""
-    """What is given up when a reset drops what was absorbed; empty if nothing is."""
+    """The loss that a reset names when it drops absorbed records; empty if there is none."""
     begins: ClassVar[str] = ""
-    """What else changes when an epoch begins without its state."""
+    """Another effect of an epoch that begins without its state, as a reset names it; empty if there is none."""
 
     if TYPE_CHECKING:  # fields of each
         time: str
@@ -68,7 +68,7 @@ class StateOperator(Strict):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What may not change while there is state."""
+        """The settings that may not change while there is state."""
         raise NotImplementedError
 
 

@@ -69,7 +69,7 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Opening:
-    """What a run finds of the epoch whose batches it is about to process.
+    """An epoch as a run finds it, before it processes batches.
 
     Attributes
     ----------

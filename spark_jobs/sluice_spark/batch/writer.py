@@ -75,7 +75,7 @@ class PreparedBatch:
 
 @dataclass(frozen=True)
 class Places:
-    """How a batch takes the place of what tables have; by default it comes behind it.
+    """How a batch replaces rows and refused records; by default it is appended.
 
     Attributes
     ----------
@@ -84,7 +84,7 @@ class Places:
     refused
         Puts the refused records into the quarantine, or takes records out of it.
     gone
-        What leaves further sinks.
+        The rows that leave further sinks.
     """
 
     rows: Callable[[Mapping[str, Any]], bool] | None = None
@@ -484,7 +484,7 @@ class BatchWriter:
         name
             The name of the batch's folders.
         places
-            What it takes the place of.
+            How it replaces rows and refused records.
         fence
             Refuses the commit if a rival committed first; see :class:`Fence`.
 

@@ -115,7 +115,7 @@ class IcebergTable(TransactionalSink[Table]):
         return [
             f"the {self.path}: {', '.join(moved)} was the name of another column before, and staged files have names "
             "and no ids: rows written before show that column's values. Rename the columns back; or write all rows "
-            "again: sluice reset --truncate --from earliest"
+            f"again: {BEGIN_ANEW}"
         ]
 
     def newest(self) -> int:

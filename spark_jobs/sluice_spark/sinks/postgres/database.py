@@ -126,7 +126,7 @@ def describe(error: Any, what: str) -> SluiceError:
 def may_be_of_a_row(error: Any) -> bool:
     """Return whether an error of a statement that writes rows may be that of a row, although others have it, too."""
     code = getattr(error, "sqlstate", None) or ""
-    if " at RAISE" in str(error):  # a trigger's own words, whatever code it gives them
+    if "RAISE" in str(error):  # a trigger's own words, whatever their code; servers translate what is around it
         return True
     return bool(code) and code[:2] not in SURROUNDINGS and code != EXHAUSTED
 

@@ -235,7 +235,7 @@ BEGIN
             GET STACKED DIAGNOSTICS sluice_said = MESSAGE_TEXT, sluice_faulty = COLUMN_NAME,
                 sluice_where = PG_EXCEPTION_CONTEXT;
             IF (left(SQLSTATE, 2) IN ({classes}) OR SQLSTATE IN ({literal(EXHAUSTED)}))
-                AND split_part(sluice_where, E'\n', 1) NOT LIKE '% at RAISE' THEN RAISE;
+                AND split_part(sluice_where, E'\n', 1) NOT LIKE '%RAISE%' THEN RAISE;
             END IF;
             IF sluice_past - sluice_first > 1 THEN
                 sluice_middle := (sluice_first + sluice_past) / 2;
