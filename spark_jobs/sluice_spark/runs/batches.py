@@ -4,28 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from sluice.errors import ExitCode
-from sluice.faults import point
 from sluice.ledger import Lease, LedgerError
-from sluice.ledger.events import BatchStarted, Degraded, batch_committed
+from sluice.ledger.events import Degraded, Event
 from sluice.recovery import Route
 from sluice.sources.state import TopicState, ids_of
 from sluice_spark.batch.pace import fitting
-from sluice_spark.batch.writer import BatchWriter
+from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.compiling import not_compiled
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
-from sluice_spark.engine.tasks import watched
 from sluice_spark.paths import located
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.source_check import CheckedRecords, SourceCheck
+from sluice_spark.runs.steps import BatchSteps
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import Fence, RowsRefusedError
 from sluice_spark.sources.base import SourceReader, StreamReader
@@ -166,58 +166,84 @@ class MicroBatches:
         sweep
             Whether an earlier driver may have left files of this batch.
         """
-        ledger, watch, epoch = self.context.ledger, self.context.watch, tables.epoch.number
         # what a stateful query lets out was joined by the query, with the versions that it began with
         asked = self.context.pipeline.stateful is None
         lookups = self.context.lookups(tables, number) if asked else writer.lookups
         if lookups != writer.lookups:  # a driver died on this batch, and the tables moved on since
             logger.info("batch %d joins the versions with which it was begun: %s", number, lookups)
             writer = self.context.writer(self.spark, tables, lookups)
-        with watch.phase("ledger"):
-            # before any row is made of them: who repeats the batch joins the same versions
-            ledger.record(
-                self.lease, BatchStarted(epoch=epoch, batch=number, ranges=batch.ranges, tables=lookups.as_dict())
-            )
-        point("batch-started")
-        self.progress.begin(number, batch.ranges)
-        self.context.unknown_fields.look(batch.source, batch.ranges)
-        gate = self.context.gate
         # a redrive of what another cluster had may write records whose copies are in this batch
         sink = tables.replaceable if self._mirrored else None
         fence = None if sink is None else Fence(sink.table_version(), lambda note: note.get("of") == "lost")
-        while True:
-            prepared = gate.given_up(writer, (epoch, number), batch.ranges)
-            if prepared is None:
-                with watch.phase("batches"), watched(self.spark, f"batch {number}"):
-                    prepared = writer.profiled(self.context.strategy.prepare(writer, batch))
-                with watch.phase("judging"):
-                    gate.admit(self.lease, self.spark, writer, prepared, (epoch, number))
-            if tables.further:
-                with watch.phase("batches"), watched(self.spark, f"batch {number} for further sinks"):
-                    prepared = writer.shared(self.spark, prepared, tables.batch_name(number))
-            if self.context.pipeline.stateful is not None:
-                with watch.phase("commits"):
-                    tables.checkpoint.sync(number)  # or a power cut leaves rows in the sink, and not their state
-            if batch.ranges and tables.epoch.route is Route.DIRECT:
-                self.unchanged()
-            with watch.phase("ledger"):
-                self.lease.verify()
-            try:
-                with watch.phase("commits"):
-                    writer.commit(number, prepared, {}, tables.batch_name(number), fence=fence)
-            except RowsRefusedError as error:
-                writer, sweep = writer.without(error, prepared.staged), True
-                gate.forget()
-                continue
-            break
-        if sweep or self.context.recovery.ignores:
-            tables.sweep(number)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
-        with watch.phase("ledger"):
-            facts = [tables.evolved(number), *prepared.facts]
-            done = batch_committed(epoch, number, prepared.accounts, lost=prepared.lost, facts=facts)
-            ledger.record(self.lease, *done)
-            if (found := self.context.unknown_fields.told()) is not None:
-                logger.info("%s", found)
-                ledger.record(self.lease, Degraded(note=found))
-        point("batch-recorded")
-        self.progress.end(number, batch.ranges, prepared.accounts)
+        steps = _LiveBatch(
+            self.context, self.lease, self.spark, tables, number, batch.ranges, writer, batch, self,
+            swept=sweep or self.context.recovery.ignores, label=f"batch {number}", fence=fence,
+        )  # fmt: skip
+        steps.execute()
+        self.progress.end(number, batch.ranges, steps.prepared.accounts)
+
+
+@dataclass
+class _LiveBatch(BatchSteps):
+    """A batch of a live run.
+
+    Parameters
+    ----------
+    swept
+        Whether other attempts may have left files of it.
+    """
+
+    batch: Batch
+    batches: MicroBatches
+    swept: bool = field(kw_only=True)
+    _given_up: bool = field(default=False, init=False)
+
+    def begin(self) -> None:
+        super().begin()
+        self.batches.progress.begin(self.number, self.ranges)
+        self.context.unknown_fields.look(self.batch.source, self.ranges)
+
+    def prepare(self) -> bool:
+        given_up = self.context.gate.given_up(self.writer, self.awaited, self.ranges)
+        self._given_up = given_up is not None
+        if given_up is None:
+            return super().prepare()
+        self.prepared = given_up
+        return True
+
+    def stage(self) -> PreparedBatch:
+        return self.context.strategy.prepare(self.writer, self.batch)
+
+    def admit(self) -> None:
+        if not self._given_up:
+            super().admit()
+
+    @property
+    def awaited(self) -> tuple[int, int]:
+        return self.tables.epoch.number, self.number
+
+    def verify(self) -> None:
+        if self.context.pipeline.stateful is not None:
+            with self.context.watch.phase("commits"):
+                self.tables.checkpoint.sync(self.number)  # or a power cut leaves rows in the sink, and not their state
+        if self.ranges and self.tables.epoch.route is Route.DIRECT:
+            self.batches.unchanged()
+        super().verify()
+
+    def leave_out(self, error: RowsRefusedError) -> None:
+        super().leave_out(error)
+        self.swept = True
+
+    def sweep(self) -> None:
+        if self.swept:
+            super().sweep()
+
+    def recorded(self) -> dict[str, Any]:
+        return {"lost": self.prepared.lost}
+
+    def events(self) -> list[Event]:
+        unknown = self.context.unknown_fields.told()
+        if unknown is None:
+            return super().events()
+        logger.info("%s", unknown)
+        return [*super().events(), Degraded(note=unknown)]

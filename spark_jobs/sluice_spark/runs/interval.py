@@ -18,7 +18,7 @@ from sluice.errors import (
 from sluice.facts import Windows
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
-from sluice.ledger.events import BatchStarted, Degraded, batch_committed
+from sluice.ledger.events import Degraded
 from sluice.ranges import LostRange, OffsetRange, describe, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
@@ -26,7 +26,6 @@ from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, ids_of, joined_ids
 from sluice_spark.batch.writer import BatchWriter, Places, PreparedBatch
 from sluice_spark.engine.logs import logger
-from sluice_spark.engine.tasks import watched
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.reconcile import (
@@ -42,13 +41,14 @@ from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
+from sluice_spark.runs.steps import BatchSteps
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, overtaken
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import Records
 from sluice_spark.transforms.lookups import Lookups
 
-__all__ = ["IntervalRun", "Leaving"]
+__all__ = ["IntervalBatch", "IntervalRun", "Leaving"]
 
 
 class Leaving(NamedTuple):
@@ -99,8 +99,7 @@ class IntervalRun(Run):
     kind: ClassVar[str] = "interval"
 
     interval: Interval
-    _committed: bool = field(default=False, init=False)
-    _fence: Fence | None = field(default=None, init=False)
+    _batch: IntervalBatch | None = field(default=None, init=False)
     _offsets: IntervalOffsets = field(init=False)
     _check: SourceCheck = field(init=False)
     _read_from: Mapping[str, str] = field(default_factory=dict, init=False)
@@ -119,7 +118,7 @@ class IntervalRun(Run):
         except LeaseHeldError:
             raise
         except SluiceError as error:
-            if not self._committed:
+            if self._batch is None or not self._batch.committed:
                 error.state = _AS_BEFORE
             raise
 
@@ -130,7 +129,7 @@ class IntervalRun(Run):
         redriven = self.context.redriven()
         self._examine(redriven)
         # the commit is refused if another run moves the same records while this driver is frozen
-        self._fence = Fence(redriven.replacing().table_version(), self._is_rival)
+        since = redriven.replacing().table_version()
         self._beside_redriving()
         self._beside_overlapping(lease)
         with self.context.watch.phase("planning"):
@@ -177,7 +176,15 @@ class IntervalRun(Run):
                 source = self._offsets.source(spark, available, subtract(kafka, gone), subtract(log, gone), segments)
             strategy, tell = self.context.strategy, self.context.teller(lease)
             with self.context.watch.phase("query"), strategy.hold_when_read(spark, source, tell) as held:
-                self._write(lease, spark, tables, ranges, readable, lost, passed, held)
+                for table in (tables.replacing(), tables.quarantine, tables.further):
+                    table.check_replaceable()
+                number = tables.sink.version() + 1
+                writer = self._writer(spark, tables, self.context.lookups(tables, number, own=True))
+                self._batch = IntervalBatch(
+                    self.context, lease, spark, tables, number, ranges, writer, self, readable, lost, passed, held,
+                    label=str(self.interval), fence=Fence(since, self._is_rival),
+                )  # fmt: skip
+                self._batch.execute()
             point("query-ended")
         return self._judge(lease, tables.sink)
 
@@ -268,122 +275,22 @@ class IntervalRun(Run):
             logger.warning("%s", note)
             self.ledger.record(lease, Degraded(note=note))
 
-    # --- replacing -------------------------------------------------------------------------------------------------
+    # --- the interval's batch --------------------------------------------------------------------------------------
 
-    def _write(
-        self,
-        lease: Lease,
-        spark: SparkSession,
-        tables: Tables,
-        ranges: Sequence[OffsetRange],
-        readable: Sequence[OffsetRange],
-        lost: Sequence[LostRange],
-        passed: Sequence[OffsetRange],
-        source: Records,
-    ) -> None:
-        for table in (tables.replacing(), tables.quarantine, tables.further):
-            table.check_replaceable()
-        batch = tables.sink.version() + 1
-        writer = self._writer(spark, tables, self.context.lookups(tables, batch, own=True))
-        name = tables.batch_name(batch)
-        with self.context.watch.phase("ledger"):
-            self.ledger.record(
-                lease,
-                BatchStarted(epoch=tables.epoch.number, batch=batch, ranges=ranges, tables=writer.lookups.as_dict()),
-            )
-        point("batch-started")
-        said = set[str]()
+    def unchanged(self) -> None:
+        """Check that what was read is of the topics that the interval was planned for."""
+        self._check.unchanged(self._read_from)
 
-        def say(text: str) -> None:
-            if text not in said:
-                said.add(text)
-                logger.warning("%s", text)
-                self.ledger.record(lease, Degraded(note=text))
-
-        while True:
-            with self.context.watch.phase("batches"), watched(spark, str(self.interval)):
-                prepared = writer.profiled(self._prepare(writer, name, ranges, readable, lost, passed, source))
-            with self.context.watch.phase("judging"):
-                self.context.gate.admit(lease, spark, writer, prepared)
-            if prepared.outside:
-                say(f"{prepared.outside:,} records that were read are outside of the interval: counted as filtered")
-            if passed:
-                between = f"{sum(map(len, passed)):,} offsets that hold no record of the interval were not read"
-                say(f"{between}: counted as filtered")
-            with self.context.watch.phase("commits"):
-                leaving = self._leaving(writer, tables, prepared, readable, passed, source)
-                for told in leaving.notes:
-                    say(told)
-                prepared = writer.shared(spark, prepared, name)
-                self._check.unchanged(self._read_from)
-                lease.verify()
-                self._beside_redriving()
-                self._alone_in_its_time()
-                windows = prepared.fact(Windows)
-                if windows is not None:
-                    prepared = prepared.having(replace(windows, **leaving.told))
-                try:
-                    taken, moved, left = self._commit(writer, tables, prepared, leaving, batch, name)
-                except RowsRefusedError as error:
-                    if self._committed:
-                        raise
-                    writer = writer.without(error, prepared.staged)
-                    self.context.gate.forget()
-                    continue
-            break
-        tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
-        with self.context.watch.phase("ledger"):
-            windows, found, before = prepared.fact(Windows), prepared, None
-            if windows is not None:
-                found = prepared.having(replace(windows, replaced=left))
-                before = written_before(self.ledger, self.pipeline.name)
-            replaced = replaced_in(found.accounts, taken, moved, before)
-            facts = [tables.evolved(batch), *found.facts]
-            done = batch_committed(tables.epoch.number, batch, found.accounts, facts=facts, replaced=replaced)
-            self.ledger.record(lease, *done)
-        point("batch-recorded")
-        logger.info("%s: %d rows replaced by %d", self.interval, left, prepared.staged.rows)
-
-    def _commit(
-        self, writer: BatchWriter, tables: Tables, prepared: PreparedBatch, leaving: Leaving, batch: int, name: str
-    ) -> tuple[Mapping[Key, int], Mapping[Key, int], int]:
-        """Commit the interval; return what left the sink and the quarantine, by partitions, and how many rows."""
-        taken: Mapping[Key, int] | None = None
-        moved: Mapping[Key, int] = {}
-        left = 0
-
-        def rows(note: Mapping[str, Any]) -> bool:
-            nonlocal taken, left
-            taken = tables.replacing().replace(
-                leaving.rows, prepared.staged, writer.schema, batch, note, name=name, check=leaving.check,
-                fence=self._fence,
-            )  # fmt: skip
-            if taken is None:
-                raise overtaken(
-                    f"replaced {self.interval} in {tables.sink.path}",
-                    state="the interval's rows are in the table once; this driver's files are not part of it",
-                    next_step="run again, if it must be replaced once more",
-                )
-            self._committed = True
-            # before the quarantine is looked at for the same offsets; a database only counts what it deletes
-            left = leaving.rows.found or sum(taken.values())
-            return True
-
-        def refused() -> None:
-            nonlocal moved
-            staged = prepared.quarantine or NOTHING
-            moved = replace_quarantined(tables, leaving.refused, staged, batch, self.context.run_id)
-
-        note = {"interval": self.interval.key, "slice": [r.as_list() for r in leaving.refused.ranges]}
-        writer.commit(batch, prepared, note, name, places=Places(rows, refused, leaving.rows))
-        assert taken is not None
-        return taken, moved, left
+    def alone(self) -> None:
+        """Check that no redrive and no overlapping interval is at work."""
+        self._beside_redriving()
+        self._alone_in_its_time()
 
     def _due(self, tables: Tables, readable: Sequence[OffsetRange]) -> bool:
         """Return whether there is anything to replace, or to replace it with."""
         return bool(readable)
 
-    def _records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
+    def records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
         """Return the records of these ranges."""
         return source.read(readable)
 
@@ -393,52 +300,25 @@ class IntervalRun(Run):
         arrow = self.context.arrow(spark, writer, self.context.recovery)
         return replace(writer, within=self.interval.milliseconds, arrow=arrow)
 
-    def _leaving(
-        self,
-        writer: BatchWriter,
-        tables: Tables,
-        prepared: PreparedBatch,
-        readable: Sequence[OffsetRange],
-        passed: Sequence[OffsetRange],
-        source: Records,
-    ) -> Leaving:
-        """Return what the interval's rows take the place of, after checking that it may go."""
-        gone = Slice(readable, *self.interval.milliseconds)
-        check = self._nothing_vanishes(prepared, source, passed)
-        check(tables.quarantine.held(Slice(readable, *self.interval.milliseconds)))  # a slice counts what it finds
+    def leaving(self, batch: IntervalBatch) -> Leaving:
+        """Return what the rows of a prepared batch take the place of, after checking that it may go."""
+        gone = Slice(batch.readable, *self.interval.milliseconds)
+        check = self._nothing_vanishes(batch)
+        # a slice counts what it finds
+        check(batch.tables.quarantine.held(Slice(batch.readable, *self.interval.milliseconds)))
         return Leaving(gone, gone, check)
 
-    def _prepare(
-        self,
-        writer: BatchWriter,
-        name: str,
-        ranges: Sequence[OffsetRange],
-        readable: Sequence[OffsetRange],
-        lost: Sequence[LostRange],
-        passed: Sequence[OffsetRange],
-        source: Records,
-    ) -> PreparedBatch:
-        try:
-            return writer.prepare(self._records(source, readable), name, ranges, source, lost, passed)
-        except SluiceError:
-            raise
-        except Exception as error:
-            writer.lookups.refuse_gone()
-            raise source.diagnose(error, readable) from error
-
-    def _nothing_vanishes(
-        self, prepared: PreparedBatch, source: Records, passed: Sequence[OffsetRange]
-    ) -> Callable[[Mapping[Key, Any]], None]:
+    def _nothing_vanishes(self, batch: IntervalBatch) -> Callable[[Mapping[Key, Any]], None]:
         """Return a check that raises if rows to remove come from records that compaction removed from the source."""
-        gaps = {(a.range.topic, a.range.partition): a.range for a in prepared.accounts if a.counts.absent}
-        not_read = [*(item.range for item in prepared.lost), *passed]
+        gaps = {(a.range.topic, a.range.partition): a.range for a in batch.prepared.accounts if a.counts.absent}
+        not_read = [*(item.range for item in batch.prepared.lost), *batch.passed]
         read: dict[Key, Any] = {}
 
         def check(offsets: Mapping[Key, Any]) -> None:
             vanished = []
             for key in sorted(set(gaps) & set(offsets)):
                 if key not in read:
-                    frame = source.read(subtract([gaps[key]], not_read)).select("offset").toArrow()
+                    frame = batch.source.read(subtract([gaps[key]], not_read)).select("offset").toArrow()
                     read[key] = frame.column("offset").to_numpy()
                 missing = np.setdiff1d(offsets[key], read[key])
                 vanished += [OffsetRange(*key, int(o), int(o) + 1) for o in missing[:1000]]
@@ -446,3 +326,110 @@ class IntervalRun(Run):
                 raise self._offsets.compacted(vanished)
 
         return check
+
+
+@dataclass
+class IntervalBatch(BatchSteps):
+    """The one batch of an interval, which takes the place of what the tables have of it.
+
+    Parameters
+    ----------
+    readable
+        The ranges that are read.
+    lost, passed
+        The others: what cannot be read, and what holds no record of the interval.
+    source
+        Reads the records.
+    """
+
+    run: IntervalRun
+    readable: Sequence[OffsetRange]
+    lost: Sequence[LostRange]
+    passed: Sequence[OffsetRange]
+    source: Records
+    committed: bool = field(default=False, init=False)
+    """Whether the sink has the interval's rows."""
+    _leaving: Leaving = field(init=False)
+    _taken: Mapping[Key, int] = field(default_factory=dict, init=False)
+    """How many records left the sink, and the quarantine, by partitions."""
+    _moved: Mapping[Key, int] = field(default_factory=dict, init=False)
+    _rows: int = field(default=0, init=False)
+    """How many rows left the sink."""
+    _said: set[str] = field(default_factory=set, init=False)
+
+    def stage(self) -> PreparedBatch:
+        try:
+            records = self.run.records(self.source, self.readable)
+            return self.writer.prepare(records, self.name, self.ranges, self.source, self.lost, self.passed)
+        except SluiceError:
+            raise
+        except Exception as error:
+            self.writer.lookups.refuse_gone()
+            raise self.source.diagnose(error, self.readable) from error
+
+    def verify(self) -> None:
+        with self.context.watch.phase("commits"):
+            self._leaving = self.run.leaving(self)
+        if outside := self.prepared.outside:
+            self._say(f"{outside:,} records that were read are outside of the interval: counted as filtered")
+        if passed := sum(map(len, self.passed)):
+            self._say(f"{passed:,} offsets that hold no record of the interval were not read: counted as filtered")
+        for note in self._leaving.notes:
+            self._say(note)
+        windows = self.prepared.fact(Windows)
+        if windows is not None:
+            self.prepared = self.prepared.having(replace(windows, **self._leaving.told))
+        self.run.unchanged()
+        super().verify()
+        self.run.alone()
+
+    def note(self) -> dict[str, Any]:
+        left = [r.as_list() for r in self._leaving.refused.ranges]
+        return {"interval": self.run.interval.key, "slice": left}
+
+    def places(self) -> Places:
+        return Places(self._replace_rows, self._replace_refused, self._leaving.rows)
+
+    def _replace_rows(self, note: Mapping[str, Any]) -> bool:
+        leaving, tables = self._leaving, self.tables
+        taken = tables.replacing().replace(
+            leaving.rows, self.prepared.staged, self.writer.schema, self.number, note, name=self.name,
+            check=leaving.check, fence=self.fence,
+        )  # fmt: skip
+        if taken is None:
+            raise overtaken(
+                f"replaced {self.run.interval} in {tables.sink.path}",
+                state="the interval's rows are in the table once; this driver's files are not part of it",
+                next_step="run again, if it must be replaced once more",
+            )
+        self.committed, self._taken = True, taken
+        # before the quarantine is looked at for the same offsets; a database only counts what it deletes
+        self._rows = leaving.rows.found or sum(taken.values())
+        return True
+
+    def _replace_refused(self) -> None:
+        staged = self.prepared.quarantine or NOTHING
+        self._moved = replace_quarantined(self.tables, self._leaving.refused, staged, self.number, self.context.run_id)
+
+    def leave_out(self, error: RowsRefusedError) -> None:
+        if self.committed:
+            raise error
+        super().leave_out(error)
+
+    def record(self) -> None:
+        windows = self.prepared.fact(Windows)
+        if windows is not None:
+            self.prepared = self.prepared.having(replace(windows, replaced=self._rows))
+        super().record()
+        logger.info("%s: %d rows replaced by %d", self.run.interval, self._rows, self.prepared.staged.rows)
+
+    def recorded(self) -> dict[str, Any]:
+        windows, ledger = self.prepared.fact(Windows), self.context.ledger
+        before = None if windows is None else written_before(ledger, self.run.pipeline.name)
+        return {"replaced": replaced_in(self.prepared.accounts, self._taken, self._moved, before)}
+
+    def _say(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            logger.warning("%s", text)
+            self.context.ledger.record(self.lease, Degraded(note=text))

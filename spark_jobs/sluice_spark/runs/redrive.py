@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -15,7 +16,7 @@ from sluice.errors import ConfigError, LeaseHeldError, OffsetsGoneError, SluiceE
 from sluice.facts.rescued import NONE, Rescued
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease, Ledger
-from sluice.ledger.events import BatchStarted, Redriven, batch_committed
+from sluice.ledger.events import Redriven
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.run.actions import Redrive
@@ -25,16 +26,16 @@ from sluice.sources.state import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records, take_out
 from sluice_spark.batch.tally import rescued_in
-from sluice_spark.batch.writer import BEHIND, BatchWriter, Places, PreparedBatch
+from sluice_spark.batch.writer import BatchWriter, Places, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
-from sluice_spark.engine.tasks import watched
 from sluice_spark.runs.closing import emptied
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.source_check import SourceCheck
 from sluice_spark.runs.stateful import refuse_other
+from sluice_spark.runs.steps import BatchSteps
 from sluice_spark.runs.tables import Tables
-from sluice_spark.sinks.base import NOTHING, Fence, ReplaceableSink, RowsRefusedError, Staged
+from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, Staged
 from sluice_spark.sources.base import Records, within
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.ignore import can_be_ignored, dies_of, narrow
@@ -105,7 +106,14 @@ class RedriveRun(Run):
         writer = self._writer(spark, tables)
         with self.context.watch.phase("query"):
             for kind, source, ranges, unchanged in self._sources(spark, tables, found):
-                self._redrive(lease, tables, writer, source, ranges, {"kind": kind}, fence, unchanged)
+                if writer.screen is not None:  # an earlier portion may have found them in another cluster
+                    ranges = overlaps(ranges, [row.range for row in self.ledger.offsets.lost(name)])
+                if not ranges:
+                    continue
+                _LostBatch(
+                    self.context, lease, spark, tables, tables.sink.version() + 1, ranges, writer, source, kind,
+                    unchanged, label=f"redriving {sum(map(len, ranges)):,} offsets", fence=fence,
+                ).execute()  # fmt: skip
         point("query-ended")
 
     def _writer(self, spark: SparkSession, tables: Tables) -> BatchWriter:
@@ -145,140 +153,6 @@ class RedriveRun(Run):
             for portion in portions(ranges, self.pipeline.source.config.batch_limit):
                 yield kind, records, portion, unchanged
 
-    def _redrive(
-        self,
-        lease: Lease,
-        tables: Tables,
-        writer: BatchWriter,
-        source: Records,
-        ranges: Sequence[OffsetRange],
-        origin: Mapping[str, Any],
-        fence: Fence | None,
-        unchanged: Callable[[], None],
-    ) -> None:
-        if writer.screen is not None:  # an earlier step may have found them in another cluster
-            ranges = overlaps(ranges, [row.range for row in self.ledger.offsets.lost(self.pipeline.name)])
-            if not ranges:
-                return
-        batch = tables.sink.version() + 1
-        name = tables.batch_name(batch)
-        self.ledger.record(
-            lease, BatchStarted(epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
-        )
-        point("batch-started")
-        try:
-            with watched(self.context.open_session(), f"redriving {sum(map(len, ranges)):,} offsets"):
-                prepared = self._prepare(writer, name, ranges, source)
-        except SluiceError as error:
-            if not can_be_ignored(error):
-                raise
-            writer.lookups.check(self.context.open_session())
-            logger.warning("%s; searching for the records that still fail", error.what)
-            still = narrow(lambda part: dies_of(writer, source, part, lambda e: source.diagnose(e, part)), ranges)
-            for item in still:
-                logger.warning("still lost: %s: %s", item.range, item.reason)
-            ranges = subtract(ranges, [item.range for item in still])
-            if not still:
-                raise
-            if not ranges:
-                return
-            prepared = self._prepare(writer, name, ranges, source)
-        unchanged()
-        try:
-            self._commit(lease, tables, writer, batch, prepared, of="lost", source=origin, fence=fence)
-        except RowsRefusedError as error:
-            self.context.gate.forget()
-            self._redrive(
-                lease, tables, writer.without(error, prepared.staged), source, ranges, origin, fence, unchanged
-            )
-
-    def _prepare(self, writer: BatchWriter, name: str, ranges: Sequence[OffsetRange], source: Records) -> PreparedBatch:
-        if writer.screen is not None:
-            found = writer.screen.look(source, ranges)
-            copies = found.as_ranges()
-            rest = subtract(ranges, copies)
-            own = replace(writer, screen=None)
-            prepared = self._prepare(own, name, rest, source) if rest else PreparedBatch((), NOTHING)
-            aside = [RangeAccount(r, Counts(filtered=len(r))) for r in copies]
-            return replace(prepared, accounts=(*prepared.accounts, *aside)).having(found.fact)
-        try:
-            records = writer.judged(source.read(ranges))
-            came = _offsets(records)
-            bad = _offsets(records.where(F.col(RULE).isNotNull()))
-            staged, written = self._stage(writer, records, name)
-            if writer.opaque:
-                writer.compare_metadata(staged, records)
-            quarantine = writer.quarantine.stage(writer.refused(records), name) if bad else None
-        except SluiceError:
-            raise
-        except Exception as error:
-            writer.lookups.refuse_gone()
-            raise source.diagnose(error, ranges) from error
-        accounts = account_exactly(self.pipeline.rows, ranges, came, bad, written)
-        gone = source.missing([a.range for a in accounts if a.counts.absent])
-        if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
-            raise OffsetsGoneError(
-                f"pipeline {self.pipeline.name!r}: records went away while they were redriven: {describe(gone)}",
-                state="nothing of this step is visible in the sink; the ranges stay open",
-                next_step="run the same command again: it redrives what is left",
-                ranges=gone,
-            )
-        return PreparedBatch(tuple(accounts), staged, quarantine, facts=(self._rescued(records),))
-
-    def _rescued(self, decoded: DataFrame) -> Rescued:
-        return rescued_in(decoded) if self.pipeline.decode.rescues else NONE
-
-    def _stage(self, writer: BatchWriter, decoded: DataFrame, name: str) -> tuple[Staged, Offsets | None]:
-        traceable = self.pipeline.rows is not Rows.AGGREGATE
-        staged = writer.sink.stage(writer.rows_of(decoded), name, offsets=False)
-        point("rows-staged")
-        written = writer.sink.staged_offsets(staged) if traceable else None
-        if self.pipeline.rows in (Rows.ONE, Rows.FILTER) and written is not None:
-            rows = sum(map(len, written.values()))
-            if staged.rows != rows:
-                raise PromiseError(
-                    f"the promise about rows is broken: {staged.rows} rows came from {rows} records, but rows: "
-                    f"{self.pipeline.rows.value} allows one row per record",
-                    state="nothing of this step is visible in the sink; the ranges stay open",
-                    next_step="fix the transform, or declare what it does in the pipeline file",
-                )
-        return staged, written
-
-    def _commit(
-        self,
-        lease: Lease,
-        tables: Tables,
-        writer: BatchWriter,
-        batch: int,
-        prepared: PreparedBatch,
-        *,
-        of: str,
-        source: Mapping[str, Any],
-        fence: Fence | None = None,
-    ) -> None:
-        prepared = writer.profiled(prepared)
-        if self.context.gate.judge is not None and not self.action.dropping:
-            self.context.gate.admit(lease, self.context.open_session(), writer, prepared)
-        name = tables.batch_name(batch)
-        if writer.further:
-            prepared = writer.shared(self.context.open_session(), prepared, name)
-        lease.verify()
-        leave = [a.range for a in prepared.accounts] if of == "quarantined" else None
-        places = (
-            BEHIND
-            if leave is None
-            else Places(refused=lambda: take_out(writer.quarantine, leave, batch, self.context.run_id, name=name))
-        )
-        writer.commit(batch, prepared, {"of": of, "source": dict(source)}, name, places=places, fence=fence)
-        tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
-        facts = [tables.evolved(batch), *prepared.facts]
-        done = batch_committed(REDRIVEN, batch, prepared.accounts, facts=facts, redriven=Redriven(of=of, source=source))
-        self.ledger.record(lease, *done)
-        point("batch-recorded")
-        counts = sum((a.counts for a in prepared.accounts), Counts()).as_dict()
-        split = ", ".join(f"{n:,} {k}" for k, n in counts.items() if n and k != "planned")
-        logger.info("redriven: %d ranges, %s", len(prepared.accounts), split or "nothing")
-
     def _beside_intervals(self) -> None:
         refuse_beside_intervals(
             self.ledger, self.pipeline.name, "quarantined records that are not redriven yet stay in the quarantine"
@@ -309,53 +183,26 @@ class RedriveRun(Run):
             elif not came:
                 logger.info("no quarantined record decodes and passes the row rules of the pipeline file now")
             for window in windows(came, self.pipeline.source.config.batch_limit):
-                self._take_out(spark, lease, emptying, tables, sink, writer, window)
+                # an interval run or a reset moves the same records: once one commits, this driver's commit is refused
+                emptying.verify()
+                self._beside_intervals()
+                fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
+                records = partial(self._window, spark, tables, window)
+                came = _offsets(records(writer))
+                if not came:
+                    continue
+                ranges = _ranges(came)
+                _RefusedBatch(
+                    self.context, lease, spark, tables, tables.sink.version() + 1, ranges, writer, emptying, records,
+                    came, self.action.dropping, label=f"redriving {sum(map(len, ranges)):,} records", fence=fence,
+                ).execute()  # fmt: skip
         point("query-ended")
 
-    def _take_out(
-        self,
-        spark: SparkSession,
-        lease: Lease,
-        emptying: Lease,
-        tables: Tables,
-        sink: ReplaceableSink,
-        writer: BatchWriter,
-        window: Sequence[OffsetRange],
-    ) -> None:
-        """Move the decodable records of some offsets from the quarantine into the sink, by one commit to each."""
-        # an interval run or a reset moves the same records: once one commits, this driver's commit is refused
-        emptying.verify()
-        self._beside_intervals()
-        fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
-        good = self._chosen(spark, tables, writer).where(within(window))
-        came = _offsets(good)
-        if not came:  # the sink refused them all
-            tables.sweep(tables.sink.version() + 1)
-            return
-        batch = tables.sink.version() + 1
-        name = tables.batch_name(batch)
-        ranges = [r for (topic, n), at in sorted(came.items()) for r in runs_of(topic, n, at.tolist())]
-        self.ledger.record(
-            lease, BatchStarted(epoch=REDRIVEN, batch=batch, ranges=ranges, tables=writer.lookups.as_dict())
-        )
-        point("batch-started")
-        origin = {"kind": "quarantine"}
-        if self.action.dropping:
-            origin = {"kind": "dropped", "reason": self.context.reason or ""}
-            prepared = PreparedBatch(tuple(RangeAccount(r, Counts(filtered=len(r))) for r in ranges), NOTHING)
-        else:
-            with watched(spark, f"redriving {sum(map(len, ranges)):,} records"):
-                staged, written = self._stage(writer, good, name)
-            if writer.opaque:
-                writer.compare_metadata(staged, good)
-            accounts = account_exactly(self.pipeline.rows, ranges, came, {}, written)
-            prepared = PreparedBatch(tuple(accounts), staged, facts=(self._rescued(good),))
-        emptying.verify()
-        try:
-            self._commit(lease, tables, writer, batch, prepared, of="quarantined", source=origin, fence=fence)
-        except RowsRefusedError as error:  # such records stay in the quarantine, also if they are all that there are
-            self.context.gate.forget()
-            self._take_out(spark, lease, emptying, tables, sink, writer.without(error, NOTHING), window)
+    def _window(
+        self, spark: SparkSession, tables: Tables, window: Sequence[OffsetRange], writer: BatchWriter
+    ) -> DataFrame:
+        """Return the requested records with these offsets."""
+        return self._chosen(spark, tables, writer).where(within(window))
 
     def _dropper(self, tables: Tables) -> BatchWriter:
         """Return a writer that commits no rows: neither the transform nor the sink's columns matter then."""
@@ -373,6 +220,187 @@ class RedriveRun(Run):
             before=self.action.before,
         )
         return raw if self.action.dropping else writer.judged(raw).where(F.col(RULE).isNull())
+
+
+@dataclass
+class _RedrivenBatch(BatchSteps):
+    """A batch of records that have an account, which changes."""
+
+    of: ClassVar[str]
+
+    @property
+    @abstractmethod
+    def origin(self) -> dict[str, Any]:
+        """Where the records come from, as commit metadata and ledger have it."""
+
+    def note(self) -> dict[str, Any]:
+        return {"of": self.of, "source": self.origin}
+
+    def recorded(self) -> dict[str, Any]:
+        return {"redriven": Redriven(of=self.of, source=self.origin)}
+
+    def record(self) -> None:
+        super().record()
+        counts = sum((a.counts for a in self.prepared.accounts), Counts()).as_dict()
+        split = ", ".join(f"{n:,} {k}" for k, n in counts.items() if n and k != "planned")
+        logger.info("redriven: %d ranges, %s", len(self.prepared.accounts), split or "nothing")
+
+    def written(self, decoded: DataFrame) -> tuple[Staged, Offsets | None]:
+        """Stage the rows of decoded records; return them, and of which offsets they are if rows say so."""
+        writer, promised = self.writer, self.context.pipeline.rows
+        staged = writer.sink.stage(writer.rows_of(decoded), self.name, offsets=False)
+        point("rows-staged")
+        found = writer.sink.staged_offsets(staged) if writer.traced else None
+        if promised in (Rows.ONE, Rows.FILTER) and found is not None:
+            records = sum(map(len, found.values()))
+            if staged.rows != records:
+                raise PromiseError(
+                    f"the promise about rows is broken: {staged.rows} rows came from {records} records, but rows: "
+                    f"{promised.value} allows one row per record",
+                    state="nothing of this step is visible in the sink; the ranges stay open",
+                    next_step="fix the transform, or declare what it does in the pipeline file",
+                )
+        return staged, found
+
+    def rescued(self, decoded: DataFrame) -> Rescued:
+        """Return which fields of the records the schema does not have."""
+        return rescued_in(decoded) if self.context.pipeline.decode.rescues else NONE
+
+
+@dataclass
+class _LostBatch(_RedrivenBatch):
+    """Lost ranges that can be read.
+
+    Parameters
+    ----------
+    place
+        Where the records are: ``kafka`` or ``log``.
+    unchanged
+        Checks that they are of the topic whose ranges were lost.
+    """
+
+    of = "lost"
+    source: Records
+    place: str
+    unchanged: Callable[[], None]
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        return {"kind": self.place}
+
+    def stage(self) -> PreparedBatch | None:
+        try:
+            return self._read(self.writer, self.ranges)
+        except SluiceError as error:
+            if not can_be_ignored(error):
+                raise
+            self._leave_failing(error)
+            return self._read(self.writer, self.ranges) if self.ranges else None
+
+    def _leave_failing(self, error: SluiceError) -> None:
+        """Leave the records out that still fail: they stay lost."""
+        writer, source = self.writer, self.source
+        writer.lookups.check(self.spark)
+        logger.warning("%s; searching for the records that still fail", error.what)
+        still = narrow(lambda part: dies_of(writer, source, part, lambda e: source.diagnose(e, part)), self.ranges)
+        for item in still:
+            logger.warning("still lost: %s: %s", item.range, item.reason)
+        if not still:
+            raise error
+        self.ranges = subtract(self.ranges, [item.range for item in still])
+
+    def _read(self, writer: BatchWriter, ranges: Sequence[OffsetRange]) -> PreparedBatch:
+        source, name = self.source, self.context.pipeline.name
+        if writer.screen is not None:
+            found = writer.screen.look(source, ranges)
+            copies = found.as_ranges()
+            rest = subtract(ranges, copies)
+            prepared = self._read(replace(writer, screen=None), rest) if rest else PreparedBatch((), NOTHING)
+            aside = [RangeAccount(r, Counts(filtered=len(r))) for r in copies]
+            return replace(prepared, accounts=(*prepared.accounts, *aside)).having(found.fact)
+        try:
+            records = writer.judged(source.read(ranges))
+            came = _offsets(records)
+            bad = _offsets(records.where(F.col(RULE).isNotNull()))
+            staged, written = self.written(records)
+            if writer.opaque:
+                writer.compare_metadata(staged, records)
+            quarantine = writer.quarantine.stage(writer.refused(records), self.name) if bad else None
+        except SluiceError:
+            raise
+        except Exception as error:
+            writer.lookups.refuse_gone()
+            raise source.diagnose(error, ranges) from error
+        accounts = account_exactly(self.context.pipeline.rows, ranges, came, bad, written)
+        gone = source.missing([a.range for a in accounts if a.counts.absent])
+        if gone or (quarantine and quarantine.rows != sum(map(len, bad.values()))):
+            raise OffsetsGoneError(
+                f"pipeline {name!r}: records went away while they were redriven: {describe(gone)}",
+                state="nothing of this step is visible in the sink; the ranges stay open",
+                next_step="run the same command again: it redrives what is left",
+                ranges=gone,
+            )
+        return PreparedBatch(tuple(accounts), staged, quarantine, facts=(self.rescued(records),))
+
+    def verify(self) -> None:
+        self.unchanged()
+        super().verify()
+
+
+@dataclass
+class _RefusedBatch(_RedrivenBatch):
+    """Quarantined records that decode and pass the row rules now, or that a user drops.
+
+    Parameters
+    ----------
+    emptying
+        The lease for taking records out of the quarantine.
+    records
+        Returns the records to move, with a writer's judgement.
+    came
+        Their offsets.
+    """
+
+    of = "quarantined"
+    emptying: Lease
+    records: Callable[[BatchWriter], DataFrame]
+    came: Offsets
+    dropping: bool
+
+    @property
+    def origin(self) -> dict[str, Any]:
+        return {"kind": "dropped", "reason": self.context.reason or ""} if self.dropping else {"kind": "quarantine"}
+
+    def stage(self) -> PreparedBatch | None:
+        if not self.ranges:
+            return None  # the sink refused them all
+        if self.dropping:
+            return PreparedBatch(tuple(RangeAccount(r, Counts(filtered=len(r))) for r in self.ranges), NOTHING)
+        good = self.records(self.writer)
+        staged, written = self.written(good)
+        if self.writer.opaque:
+            self.writer.compare_metadata(staged, good)
+        accounts = account_exactly(self.context.pipeline.rows, self.ranges, self.came, {}, written)
+        return PreparedBatch(tuple(accounts), staged, facts=(self.rescued(good),))
+
+    def admit(self) -> None:
+        if not self.dropping:
+            super().admit()
+
+    def verify(self) -> None:
+        self.emptying.verify()
+        super().verify()
+
+    def places(self) -> Places:
+        leave, run = [a.range for a in self.prepared.accounts], self.context.run_id
+        return Places(refused=lambda: take_out(self.writer.quarantine, leave, self.number, run, name=self.name))
+
+    def leave_out(self, error: RowsRefusedError) -> None:
+        # such records stay in the quarantine, also if they are all that there are
+        self.writer = self.writer.without(error, NOTHING)
+        self.context.gate.forget()
+        self.came = _offsets(self.records(self.writer))
+        self.ranges = _ranges(self.came)
 
 
 def refuse_beside_intervals(ledger: Ledger, pipeline: str, state: str) -> None:
@@ -458,3 +486,8 @@ def _offsets(records: DataFrame) -> dict[tuple[str, int], Any]:
         for partition in np.unique(partitions[of_topic]):
             found[topic, int(partition)] = np.sort(numbers[of_topic & (partitions == partition)])
     return found
+
+
+def _ranges(offsets: Offsets) -> list[OffsetRange]:
+    """Return the gapless ranges of some offsets."""
+    return [r for (topic, n), at in sorted(offsets.items()) for r in runs_of(topic, n, at.tolist())]

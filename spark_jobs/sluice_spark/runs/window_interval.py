@@ -25,7 +25,7 @@ from sluice_spark.batch.recomputed import TORN, RecomputedSessions, RecomputedWi
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.runs.closing import HANDOVER
-from sluice_spark.runs.interval import IntervalRun, Leaving
+from sluice_spark.runs.interval import IntervalBatch, IntervalRun, Leaving
 from sluice_spark.runs.reconcile import half_done, take_over
 from sluice_spark.runs.tables import Tables
 from sluice_spark.runs.window_offsets import WindowOffsets
@@ -91,7 +91,7 @@ class WindowIntervalRun(IntervalRun):
         tables.replacing().held(gone)
         return gone.found > 0
 
-    def _records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
+    def records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
         return source.read(readable) if readable else SparkSession.active().createDataFrame([], RECORD_SCHEMA)
 
     def _gone(self) -> Timed:
@@ -104,23 +104,15 @@ class WindowIntervalRun(IntervalRun):
             return RecomputedWindows.of(writer, *asked)
         return replace(RecomputedSessions.of(writer, *asked), until=self.interval.milliseconds[1])
 
-    def _leaving(
-        self,
-        writer: BatchWriter,
-        tables: Tables,
-        prepared: PreparedBatch,
-        readable: Sequence[OffsetRange],
-        passed: Sequence[OffsetRange],
-        source: Records,
-    ) -> Leaving:
+    def leaving(self, batch: IntervalBatch) -> Leaving:
+        prepared, readable, source, tables = batch.prepared, batch.readable, batch.source, batch.tables
+        writer = cast(RecomputedWindows, batch.writer)
         self._nothing_compacted(prepared, readable)
         refused = tables.quarantine.staged_offsets(prepared.quarantine) if prepared.quarantine is not None else {}
         held = tables.quarantine.held(Slice(readable))
         newly = sum(len(np.setdiff1d(offsets, held.get(key, []))) for key, offsets in refused.items())
         before = {key: np.setdiff1d(offsets, refused.get(key, [])) for key, offsets in held.items()}
-        absorbed = self._absorbed(
-            cast(RecomputedWindows, writer), {k: o for k, o in before.items() if len(o)}, readable, source
-        )  # fmt: skip
+        absorbed = self._absorbed(writer, {k: o for k, o in before.items() if len(o)}, readable, source)
         partly = _spans(_by_key(row for row in absorbed if row[3]))
         gone = [*_spans(refused), *_spans(_by_key(row for row in absorbed if not row[3]))]
         notes = []
@@ -148,7 +140,7 @@ class WindowIntervalRun(IntervalRun):
         """Return the rows of the table in whose place the sessions come, and the last end of any of both."""
         spark = SparkSession.active()
         held = cast(ReadableSink, tables.sink).rows(spark)
-        records = self._records(source, readable)
+        records = self.records(source, readable)
         try:
             found = writer.replaced(records, held).toArrow()
             final = writer.last(records)
