@@ -11,6 +11,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -24,8 +25,8 @@ from tests.chaos.drivers import PASSING, asleep, ended, gated, lost, woken
 from tests.chaos.states.boxes import TopicBox
 from tests.fixtures.runs import await_that, good
 
-from sluice.home import Home
 from sluice.pipeline import load
+from sluice.run.actions import Preview
 from sluice_spark.runs.preview import preview
 from sluice_spark.sinks.postgres.commits import lock_number
 
@@ -333,6 +334,6 @@ def test_delta_upsert_follows_its_topic_whatever_others_do_to_the_table(into: Bo
     assert {row["key"]: row["name"] for row in rows} == keys.wanted
     keys.send("b", "gone")
     with mock.patch.dict(os.environ, into.env(), clear=True):
-        seen = preview(spark, load(into.file), Home.from_env(), 1)
+        seen = preview(load(into.file), Preview(Path("not used"), 1), lambda: spark)
     assert json.loads(seen["shown"][0])["_deleted"]
     assert seen["table"] == {"differences": [], "ways_out": []}

@@ -30,7 +30,7 @@ from sluice.ledger import Ledger
 from sluice.ledger.events import RunClosed
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
-from sluice.run.actions import Action, Failover, Reset, Retract, RunAction, RunRequest, Validate
+from sluice.run.actions import Action, PlannedAction, RunAction, RunRequest
 from sluice.run.held import FAILED, refuse_held, settling
 from sluice.run.redriving import way_out
 from sluice.run.verdict import headed
@@ -121,13 +121,13 @@ def carry_out(spec: Pipeline, action: Action) -> int:
         If a connection that it needs is not defined.
     """
     started = submit(spec, action, spark=spark_of(spec), find=find)
-    if not isinstance(action, RunAction) or isinstance(action, Validate):
+    if not isinstance(action, RunAction):
         return LocalProcess.start(started)
     with closing(spec, action.run_id):
         return LocalProcess.start(started)
 
 
-def dry(spec: Pipeline, action: Reset | Retract | Failover) -> Any:
+def dry(spec: Pipeline, action: PlannedAction) -> Any:
     """Return what an action would do, as its application says; nothing is changed.
 
     Raises

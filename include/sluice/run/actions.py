@@ -1,12 +1,12 @@
 """Actions: one application of Spark carries out one action, a value that travels as JSON in argv.
 
-A new action is a class here, in :data:`ACTIONS`, and a case in ``spark_jobs/job.py``.
+A new action is a class here, in :data:`ACTIONS`, which names what carries it out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import ClassVar, Literal
@@ -27,6 +27,7 @@ __all__ = [
     "Check",
     "Failover",
     "Need",
+    "PlannedAction",
     "Preview",
     "ReadState",
     "Redrive",
@@ -56,6 +57,9 @@ class Action:
     ----------
     name
         Its word in argv.
+    by
+        Who carries it out, as ``package.module:name``: a function of pipeline, action and the session's opener, which
+        returns what it found, ready for JSON.
     needs
         The parts of the pipeline whose connections it may get.
     writes
@@ -65,6 +69,7 @@ class Action:
     """
 
     name: ClassVar[str]
+    by: ClassVar[str]
     needs: ClassVar[tuple[Need, ...]] = ()
     writes: ClassVar[bool] = False
     small: ClassVar[bool] = True
@@ -82,7 +87,7 @@ class Action:
 
 @dataclass(frozen=True)
 class RunAction(Action):
-    """An action that is a run of the ledger.
+    """An action that is a run of the ledger: ``by`` names its class, or a function of context and action that makes it.
 
     Parameters
     ----------
@@ -125,6 +130,7 @@ class RunRequest(RunAction):
     """
 
     name: ClassVar[str] = "run"
+    by: ClassVar[str] = "sluice_spark.runs.requested:requested"
     needs: ClassVar[tuple[Need, ...]] = ("source", "sink", "decoder")
 
     recovery: Recovery | None = None
@@ -224,6 +230,7 @@ class Redrive(RunAction):
     """
 
     name: ClassVar[str] = "redrive"
+    by: ClassVar[str] = "sluice_spark.runs.redrive:RedriveRun"
     needs: ClassVar[tuple[Need, ...]] = ("source", "sink", "decoder")
 
     ranges: tuple[OffsetRange, ...] = ()
@@ -242,7 +249,20 @@ class Redrive(RunAction):
 
 
 @dataclass(frozen=True)
-class Retract(RunAction):
+class PlannedAction(RunAction):
+    """A run that can tell what it would do.
+
+    Parameters
+    ----------
+    result
+        If given, nothing is changed: the file to which it writes, as JSON, what would be done.
+    """
+
+    result: Path | None = field(default=None, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Retract(PlannedAction):
     """Take rows out of the sink, and open their offsets as lost.
 
     Parameters
@@ -251,34 +271,37 @@ class Retract(RunAction):
         Why; recorded in the ledger.
     of_run, ranges
         The rows that one run wrote, or those of some offsets: one of the two.
-    result
-        If given, nothing is changed: the file to which it writes, as JSON, what would be retracted.
     """
 
     name: ClassVar[str] = "retract"
+    by: ClassVar[str] = "sluice_spark.runs.retract:RetractRun"
     needs: ClassVar[tuple[Need, ...]] = ("sink",)
 
     reason: str
     of_run: str | None = None
     ranges: tuple[OffsetRange, ...] = ()
-    result: Path | None = None
 
 
 @dataclass(frozen=True)
-class Reset(RunAction):
+class Reset(PlannedAction):
     """Begin a pipeline in a new epoch, with a fresh checkpoint.
 
     Parameters
     ----------
     reason
         Why; recorded in the ledger.
-    begin, truncate, agreed, rebuild
-        As of ``sluice_spark.runs.reset.ResetRun``.
-    result
-        If given, nothing is changed: the file to which it writes, as JSON, what would be done.
+    begin
+        ``earliest``, ``latest``, a time in ISO 8601, or None for the position.
+    truncate
+        Whether all rows that the pipeline wrote leave the sink and the quarantine.
+    agreed
+        Whether the user agrees to what does not come back.
+    rebuild
+        Whether the new epoch goes on with the state of this one, which its first run makes again.
     """
 
     name: ClassVar[str] = "reset"
+    by: ClassVar[str] = "sluice_spark.runs.reset:ResetRun"
     needs: ClassVar[tuple[Need, ...]] = ("source", "sink")
 
     reason: str
@@ -286,11 +309,10 @@ class Reset(RunAction):
     truncate: bool = False
     agreed: bool = False
     rebuild: bool = False
-    result: Path | None = None
 
 
 @dataclass(frozen=True)
-class Failover(RunAction):
+class Failover(PlannedAction):
     """Let a pipeline go on with another cluster.
 
     Parameters
@@ -299,25 +321,31 @@ class Failover(RunAction):
         The connection of that cluster.
     reason
         Why; recorded in the ledger.
-    result
-        As of :class:`Reset`.
     """
 
     name: ClassVar[str] = "failover"
+    by: ClassVar[str] = "sluice_spark.runs.failover:FailoverRun"
     needs: ClassVar[tuple[Need, ...]] = ("source", "sink")
 
     to: str
     reason: str
-    result: Path | None = None
 
 
 @dataclass(frozen=True)
-class Validate(RunAction):
-    """Validate a run of the ledger again; no data changes."""
+class Validate(Action):
+    """Validate a run of the ledger again; no data changes.
+
+    Parameters
+    ----------
+    run_id
+        The id of that run.
+    """
 
     name: ClassVar[str] = "validate"
+    by: ClassVar[str] = "sluice_spark.runs.validate:validate"
     needs: ClassVar[tuple[Need, ...]] = ("source", "sink")
-    writes: ClassVar[bool] = False
+
+    run_id: str
 
 
 @dataclass(frozen=True)
@@ -333,6 +361,7 @@ class Preview(Action):
     """
 
     name: ClassVar[str] = "preview"
+    by: ClassVar[str] = "sluice_spark.runs.preview:preview"
     needs: ClassVar[tuple[Need, ...]] = ("source", "decoder")
 
     result: Path
@@ -344,6 +373,7 @@ class TryQuarantined(Action):
     """Decode quarantined records, and write none; parameters as of :class:`Redrive` and :class:`Preview`."""
 
     name: ClassVar[str] = "try-quarantined"
+    by: ClassVar[str] = "sluice_spark.runs.preview:still_refused"
     needs: ClassVar[tuple[Need, ...]] = ("decoder",)
 
     result: Path
@@ -364,6 +394,7 @@ class Check(Action):
     """
 
     name: ClassVar[str] = "check"
+    by: ClassVar[str] = "sluice_spark.runs.checking:checked"
 
     result: Path
     files: tuple[str, ...]
@@ -388,6 +419,7 @@ class ReadState(Action):
     """
 
     name: ClassVar[str] = "read-state"
+    by: ClassVar[str] = "sluice_spark.windows.state:read_state"
 
     result: Path
     checkpoint: str
@@ -410,6 +442,7 @@ class AuditWindows(Action):
     """
 
     name: ClassVar[str] = "audit-windows"
+    by: ClassVar[str] = "sluice_spark.runs.window_audit:audited"
     needs: ClassVar[tuple[Need, ...]] = ("source", "decoder")
     small: ClassVar[bool] = False
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
-from sluice.pipeline import Pipeline
+from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite, missing_columns, with_lines
+from sluice.run.actions import Check
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.split import Split, told
 from sluice_spark.engine.settings import wrong_settings
@@ -23,8 +24,9 @@ from sluice_spark.windows.decomposed import told as way_of
 __all__ = ["checked", "path", "problems", "suite", "windows"]
 
 
-def checked(pipelines: Sequence[Pipeline], open_session: Callable[[], SparkSession]) -> dict[str, Any]:
+def checked(_: Pipeline, action: Check, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
     """Return, by file, the problems of pipelines, the path of their records, and what becomes of their expectations."""
+    pipelines = [load(name) for name in action.files]
     if any(pipeline.suite_file for pipeline in pipelines):
         warm_up()
     spark = open_session()

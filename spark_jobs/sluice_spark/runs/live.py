@@ -22,6 +22,7 @@ from sluice.ledger import Epoch, Lease
 from sluice.ledger.events import Degraded, EpochOpened
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
+from sluice.run.actions import Reset
 from sluice.run.held import holder, refuse_held
 from sluice.run.preflight import never_read
 from sluice.run.slowest import held_by
@@ -261,10 +262,10 @@ class LiveRun(Run):
         Spark's checkpoint has their positions: it would take them for lost data in each run.
         """
         logger.warning("%s: the run goes on without", deleted.what)
-        closing = ResetRun(self.context)
+        closing = ResetRun(self.context, Reset(self.context.run_id, f"deleted: {', '.join(deleted.topics)}"))
         states = source.snapshot()
         reset = closing.plan(tables, source, states)
-        reset = replace(reset, route=self.context.recovery.route, reason=f"deleted: {', '.join(deleted.topics)}")
+        reset = replace(reset, route=self.context.recovery.route, reason=closing.action.reason)
         self._found.append(deleted.what)
         self._plan(lease, [*reset.skipped, *self._ahead(reset.positions, states)], states, epoch=tables.epoch.number)
         closing.carry_out(lease, tables, reset)

@@ -16,6 +16,7 @@ from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite
 from sluice.ranges import OffsetRange
+from sluice.run.actions import Preview, TryQuarantined
 from sluice.sources.state import TopicState
 from sluice_spark.batch.quarantine import held_records, opened, refused_records
 from sluice_spark.batch.split import Split
@@ -56,7 +57,7 @@ def newest(states: Sequence[TopicState], records: int) -> list[OffsetRange]:
     return sorted(found, key=lambda r: (r.topic, r.partition))
 
 
-def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -> dict[str, Any]:
+def preview(pipeline: Pipeline, action: Preview, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
     """Return what a run would make of the newest records of a Kafka source, ready for JSON.
 
     Raises
@@ -66,12 +67,13 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
     SluiceError
         If the source cannot be read.
     """
+    spark, home = open_session(), Home.from_env()
     ask(pipeline.decode.needs)
     transform = transforms.transformer(pipeline, Lookups.of(pipeline, home))
     schema = shape_of(spark, pipeline, transform).schema
     split = Split.of(spark, pipeline, schema)
     with pipeline.source.kind.opened(pipeline.source.config, home, pipeline.name) as source:
-        ranges = newest(source.snapshot(), records)
+        ranges = newest(source.snapshot(), action.records)
         reader = pipeline.source.kind.read_with(spark, pipeline.source.config, source)
         try:
             found = decoded(reader.read(ranges), pipeline)
@@ -85,7 +87,7 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
             rows = transforms.apply(transform, good).withColumn("_run", F.lit(_PREVIEW))
             rows = rows.withColumnRenamed(TAKES_AWAY, DELETED).persist()
             made = rows.count()
-            shown = [row.row for row in rows.limit(records).select(_as_json(rows)).collect()]
+            shown = [row.row for row in rows.limit(action.records).select(_as_json(rows)).collect()]
         except Exception as error:
             found_out = reader.diagnose(error, ranges)
             found_out.state = "nothing was written"  # other than of a run, which this is not
@@ -105,19 +107,20 @@ def preview(spark: SparkSession, pipeline: Pipeline, home: Home, records: int) -
 
 
 def still_refused(
-    spark: SparkSession, pipeline: Pipeline, home: Home, *, of_run: str | None, ranges: Sequence[OffsetRange] | None
+    pipeline: Pipeline, action: TryQuarantined, open_session: Callable[[], SparkSession]
 ) -> dict[str, Any]:
     """Return how many quarantined records decode and pass all row rules now, and why the others do not.
 
     ``table`` tells whether their rows would fit the sink, as in :func:`preview`.
     """
+    spark, home = open_session(), Home.from_env()
     quarantine = opened(home.resolve(pipeline.quarantine_path), "")
     found = {"pipeline": pipeline.name, "records": 0, "decodable": 0, "still": [], "table": {}}
     if quarantine.table() is None:
         return found
     transform = transforms.transformer(pipeline, Lookups.of(pipeline, home))
     schema = shape_of(spark, pipeline, transform).schema
-    held = decoded(held_records(spark, quarantine, of_run=of_run, ranges=ranges), pipeline)
+    held = decoded(held_records(spark, quarantine, of_run=action.of_run, ranges=action.ranges or None), pipeline)
     suite = Suite.of(pipeline)
     if suite is not None and suite.splitting(pipeline.quality.split):
         split = Split.of(spark, pipeline, schema)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from sluice.ledger.events import PipelineReset
 from sluice.ledger.resets import described
 from sluice.pipeline.operator import operator_of
 from sluice.ranges import Positions
+from sluice.run import actions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
 from sluice.run.rebuilding import began
@@ -35,25 +37,14 @@ from sluice_spark.sinks.further import TAKEN
 from sluice_spark.sinks.parquet.of_runs import OfRuns
 from sluice_spark.sinks.parquet.slice import Slice
 
-__all__ = ["ResetRun"]
+__all__ = ["EpochRun", "ResetRun"]
 
 _KEPT = "nothing was reset; the table, the checkpoint and the ledger are unchanged"
 
 
 @dataclass
-class ResetRun(Run):
-    """Closes the pipeline's epoch, and opens the next one where the user says; see :mod:`sluice.run.resetting`.
-
-    Parameters
-    ----------
-    begin
-        ``earliest``, ``latest``, a time in ISO 8601, or None for the position.
-    truncate
-        Whether all rows that the pipeline wrote leave the sink and the quarantine.
-    agreed
-        Whether the user agrees to what does not come back.
-    rebuild
-        Whether the new epoch goes on with the state of this one, which its first run makes again.
+class EpochRun(Run):
+    """A run that closes the pipeline's epoch and opens the next one.
 
     Notes
     -----
@@ -63,24 +54,147 @@ class ResetRun(Run):
     does not say where a partition stands, and it is not removed. No Spark session is needed.
     """
 
+    def preview(self) -> dict[str, Any]:
+        """Return what would be done; nothing is changed, and no lease is needed."""
+        self.check()
+        with self.context.resources:
+            tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
+            found = self.plan(tables, self.context.opened_source())
+        return found.as_dict() | {"given_up": list(found.given_up)}
+
+    @abstractmethod
+    def check(self) -> None:
+        """Refuse what this pipeline cannot do."""
+
+    @abstractmethod
+    def plan(self, tables: Tables, source: Source, states: Sequence[TopicState] | None = None) -> Reset:
+        """Return what is to be done.
+
+        Parameters
+        ----------
+        source
+            What the old epoch reads.
+        states
+            What the new epoch's source has, if a user asked it before.
+
+        Raises
+        ------
+        ConfigError
+            If it cannot be done in this way, or there is nothing to go on from.
+        SluiceError
+            If the source does not answer.
+        """
+
+    def _settled(self, lease: Lease, *, truncate: bool = False) -> Tables:
+        """Return the tables of the present epoch, after entering what the sink holds and the ledger does not know."""
+        redriven = self.context.redriven()
+        while True:
+            tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
+            try:
+                self._found += examine(tables, leave=True)
+                redriven.further.examine(redriven.sink, leave=True)
+                refuse_restored(self.ledger, self.pipeline.name, tables)
+            except TakenBackError as error:
+                if not truncate:
+                    raise
+                logger.warning("%s", error.what)
+            except CheckpointError as error:
+                if not truncate or tables.sink.is_cut_off():
+                    raise
+                logger.warning("%s", error.what)
+            reconcile(
+                self.ledger, lease, tables, redriven,
+                forgo=truncate or self.context.recovery.ignores, unchecked=True, emptied=truncate,
+            )  # fmt: skip
+            if self.ledger.offsets.epoch(self.pipeline.name).number == tables.epoch.number:
+                return tables
+
+    def _reached(self, tables: Tables) -> Positions:
+        """Return the position by the account; where that has none, by the epoch, else by its checkpoint."""
+        found: Positions = {}
+        with suppress(CheckpointError):
+            found = {topic: dict(parts) for topic, parts in (tables.checkpoint.initial() or {}).items()}
+        for known in (tables.epoch.positions or {}, self.ledger.offsets.reached(self.pipeline.name)):
+            for topic, parts in known.items():
+                found.setdefault(topic, {}).update(parts)
+        return found
+
+    def carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
+        """Close the epoch and open the next one; whoever calls it has planned the run."""
+        there, last = tables.sink.as_it_is(), self.ledger.offsets.last_batch(self.pipeline.name, tables.epoch.number)
+        number = max(tables.sink.version(), last.batch if last else -1) + 1
+        told = reset.as_dict()
+        note: dict[str, Any] = {
+            HANDOVER: {key: told[key] for key in ("epoch", "lineage", "positions")},
+            RESET: told, "run": self.context.run_id, "pipeline": self.pipeline.name,
+        }  # fmt: skip
+        if tables.further.taken:
+            note[TAKEN] = tables.further.taken
+        removed: dict[tuple[str, int], int] = {}
+        if there is not None and reset.truncated:
+            removed = self._empty(lease, tables, cast(ReplaceableSink, there[0]), there[1], number, note)
+        elif there is not None:
+            lease.verify()
+            point("before-sink-commit")
+            if not there[0].commit(NOTHING, there[1], number, note):
+                raise self._overtaken(tables, number)
+        point("epoch-closed")
+        tables.further.begin_anew(number, self.context.run_id)
+        if self.pipeline.stateful is not None:  # what an attempt to make state again left, and nobody repeats
+            Transfer(tables.applying.checkpoint.path, lease.token).clear()
+        seal_off(tables, note)
+        replaced = [[*key, count] for key, count in removed.items()]
+        open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})
+        point("epoch-opened")
+        done = PipelineReset(**{**told, "removed": sum(removed.values())})
+        logger.info("epoch %d was closed; %s", tables.epoch.number, described(done))
+
+    def _empty(
+        self, lease: Lease, tables: Tables, sink: ReplaceableSink, schema: Any, number: int, note: dict[str, Any]
+    ) -> dict[tuple[str, int], int]:
+        """Take all rows of the pipeline out of the sink, by the commit that closes the epoch."""
+        sink.check_replaceable()
+        tables.quarantine.check_replaceable()
+        if isinstance(sink, AcceptingSink):
+            sink.accept()
+        fence = Fence(sink.table_version(), lambda other: other.get("interval") is not None)
+        name = self.pipeline.name
+        gone: Slice
+        if self.pipeline.aggregates:
+            gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs.newest(name, limit=1 << 31)))
+        else:
+            gone = Slice(may_hold(self.ledger, name))
+        lease.verify()
+        point("before-sink-commit")
+        removed = sink.replace(gone, NOTHING, schema, number, note, name=tables.batch_name(number), fence=fence)
+        if removed is None:
+            raise self._overtaken(tables, number)
+        return removed
+
+    def _overtaken(self, tables: Tables, number: int) -> Exception:
+        return overtaken(
+            f"committed batch {number} to {tables.sink.path}",
+            state="the epoch is still open; this driver did not close it",
+            next_step="run the same command again: it begins after that batch",
+        )
+
+
+@dataclass
+class ResetRun(EpochRun):
+    """Begins the pipeline again where the user says; see :mod:`sluice.run.resetting`."""
+
     kind: ClassVar[str] = "reset"
 
-    begin: str | None = None
-    truncate: bool = False
-    agreed: bool = False
-    rebuild: bool = False
+    action: actions.Reset
 
-    def preview(self) -> Reset:
-        """Return what would be done; nothing is changed, and no lease is needed."""
-        possible(self.pipeline, self.begin, truncate=self.truncate, rebuild=self.rebuild)
-        with self.context.resources:
-            return self.plan(
-                self.context.tables(self.ledger.offsets.epoch(self.pipeline.name)), self.context.opened_source()
-            )
+    def check(self) -> None:
+        """Refuse what this pipeline cannot do."""
+        wanted = self.action
+        possible(self.pipeline, wanted.begin, truncate=wanted.truncate, rebuild=wanted.rebuild)
 
     def _drive(self, lease: Lease) -> str | None:
-        possible(self.pipeline, self.begin, truncate=self.truncate, rebuild=self.rebuild)
-        tables = self._settled(lease)
+        self.check()
+        tables = self._settled(lease, truncate=self.action.truncate)
         if self.ledger.offsets.resets(self.pipeline.name).by(self.context.run_id):  # an earlier attempt of this run
             self._plan(lease, [], [], epoch=tables.epoch.number)
             logger.info("this run has reset the pipeline already")
@@ -90,7 +204,7 @@ class ResetRun(Run):
         if reset.cluster is None and self._stands(tables, reset):
             logger.info("epoch %d stands there already, and nothing was read in it yet", tables.epoch.number)
             return None
-        if reset.given_up and not self.agreed:
+        if reset.given_up and not self.action.agreed:
             raise ConfigError(
                 f"this does not come back: {'; '.join(reset.given_up)}",
                 state=_KEPT,
@@ -102,47 +216,8 @@ class ResetRun(Run):
             self.carry_out(lease, tables, reset)
         return None
 
-    def _settled(self, lease: Lease) -> Tables:
-        """Return the tables of the present epoch, after entering what the sink holds and the ledger does not know."""
-        redriven = self.context.redriven()
-        while True:
-            tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
-            try:
-                self._found += examine(tables, leave=True)
-                redriven.further.examine(redriven.sink, leave=True)
-                refuse_restored(self.ledger, self.pipeline.name, tables)
-            except TakenBackError as error:
-                if not self.truncate:
-                    raise
-                logger.warning("%s", error.what)
-            except CheckpointError as error:
-                if not self.truncate or tables.sink.is_cut_off():
-                    raise
-                logger.warning("%s", error.what)
-            reconcile(
-                self.ledger, lease, tables, redriven,
-                forgo=self.truncate or self.context.recovery.ignores, unchecked=True, emptied=self.truncate,
-            )  # fmt: skip
-            if self.ledger.offsets.epoch(self.pipeline.name).number == tables.epoch.number:
-                return tables
-
-    # --- the plan --------------------------------------------------------------------------------------------------
-
     def plan(self, tables: Tables, source: Source, states: Sequence[TopicState] | None = None) -> Reset:
-        """Return what is to be done.
-
-        Parameters
-        ----------
-        states
-            What the source has, if a user asked it before.
-
-        Raises
-        ------
-        ConfigError
-            If it cannot be done in this way, or there is nothing to reset.
-        SluiceError
-            If the source does not answer.
-        """
+        """Return what is to be done."""
         name = self.pipeline.name
         if not self.ledger.runs.newest(name, kind="live", limit=1):
             raise ConfigError(
@@ -163,8 +238,8 @@ class ResetRun(Run):
             self.pipeline,
             tables.epoch,
             reason=self.context.reason or "",
-            begin=asked(self.begin, states, at),
-            truncate=self.truncate,
+            begin=asked(self.action.begin, states, at),
+            truncate=self.action.truncate,
             standing=Standing(
                 reached,
                 accounted,
@@ -175,7 +250,7 @@ class ResetRun(Run):
         )
         self._refuse_former_segments(tables, reset)
         if tables.sink.as_it_is() is None:
-            if accounted and not self.truncate:
+            if accounted and not self.action.truncate:
                 raise ConfigError(
                     f"there is no sink at {tables.sink.path}, and the ledger has rows in it",
                     state=_KEPT,
@@ -183,7 +258,7 @@ class ResetRun(Run):
                 )
             reset = replace(reset, truncated=True)  # nothing closes the epoch there, and no account of it stands
         reset = replace(reset, held=tuple(self._held(tables)) if reset.truncated else ())
-        return self._to_rebuild(tables, source, reset) if self.rebuild else self._with_state(tables, reset)
+        return self._to_rebuild(tables, source, reset) if self.action.rebuild else self._with_state(tables, reset)
 
     def _to_rebuild(self, tables: Tables, source: Source, reset: Reset) -> Reset:
         """Say of what the new epoch's state is made again, after checking that it can be."""
@@ -218,17 +293,7 @@ class ResetRun(Run):
             )
 
     def _moment(self) -> Any:
-        return None if self.begin in (None, "earliest", "latest") else moment_of(self.begin)
-
-    def _reached(self, tables: Tables) -> Positions:
-        """Return the position by the account; where that has none, by the epoch, else by its checkpoint."""
-        found: Positions = {}
-        with suppress(CheckpointError):
-            found = {topic: dict(parts) for topic, parts in (tables.checkpoint.initial() or {}).items()}
-        for known in (tables.epoch.positions or {}, self.ledger.offsets.reached(self.pipeline.name)):
-            for topic, parts in known.items():
-                found.setdefault(topic, {}).update(parts)
-        return found
+        return None if self.action.begin in (None, "earliest", "latest") else moment_of(self.action.begin)
 
     def _held(self, tables: Tables) -> list[tuple[int, int]]:
         """Return, for redrives and intervals, the sink's newest batch where the ledger knows of later ones."""
@@ -298,8 +363,6 @@ class ResetRun(Run):
             return False
         return resets.base == now.number if reset.truncated else not reset.skipped
 
-    # --- carrying it out -------------------------------------------------------------------------------------------
-
     def _keep_out_others(self, fences: ExitStack) -> None:
         """Fence redrives and intervals: rows of theirs would come after all rows have left."""
         name = self.pipeline.name
@@ -308,62 +371,3 @@ class ResetRun(Run):
         refuse_beside_intervals(self.ledger, name, _KEPT)
         for known in self.ledger.offsets.intervals(name):
             fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=known.interval))
-
-    def carry_out(self, lease: Lease, tables: Tables, reset: Reset) -> None:
-        """Close the epoch and open the next one; whoever calls it has planned the run."""
-        there, last = tables.sink.as_it_is(), self.ledger.offsets.last_batch(self.pipeline.name, tables.epoch.number)
-        number = max(tables.sink.version(), last.batch if last else -1) + 1
-        told = reset.as_dict()
-        note: dict[str, Any] = {
-            HANDOVER: {key: told[key] for key in ("epoch", "lineage", "positions")},
-            RESET: told, "run": self.context.run_id, "pipeline": self.pipeline.name,
-        }  # fmt: skip
-        if tables.further.taken:
-            note[TAKEN] = tables.further.taken
-        removed: dict[tuple[str, int], int] = {}
-        if there is not None and reset.truncated:
-            removed = self._empty(lease, tables, cast(ReplaceableSink, there[0]), there[1], number, note)
-        elif there is not None:
-            lease.verify()
-            point("before-sink-commit")
-            if not there[0].commit(NOTHING, there[1], number, note):
-                raise self._overtaken(tables, number)
-        point("epoch-closed")
-        tables.further.begin_anew(number, self.context.run_id)
-        if self.pipeline.stateful is not None:  # what an attempt to make state again left, and nobody repeats
-            Transfer(tables.applying.checkpoint.path, lease.token).clear()
-        seal_off(tables, note)
-        replaced = [[*key, count] for key, count in removed.items()]
-        open_next(self.ledger, lease, tables, {**note, "version": number, "replaced": replaced})
-        point("epoch-opened")
-        done = PipelineReset(**{**told, "removed": sum(removed.values())})
-        logger.info("epoch %d was closed; %s", tables.epoch.number, described(done))
-
-    def _empty(
-        self, lease: Lease, tables: Tables, sink: ReplaceableSink, schema: Any, number: int, note: dict[str, Any]
-    ) -> dict[tuple[str, int], int]:
-        """Take all rows of the pipeline out of the sink, by the commit that closes the epoch."""
-        sink.check_replaceable()
-        tables.quarantine.check_replaceable()
-        if isinstance(sink, AcceptingSink):
-            sink.accept()
-        fence = Fence(sink.table_version(), lambda other: other.get("interval") is not None)
-        name = self.pipeline.name
-        gone: Slice
-        if self.pipeline.aggregates:
-            gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs.newest(name, limit=1 << 31)))
-        else:
-            gone = Slice(may_hold(self.ledger, name))
-        lease.verify()
-        point("before-sink-commit")
-        removed = sink.replace(gone, NOTHING, schema, number, note, name=tables.batch_name(number), fence=fence)
-        if removed is None:
-            raise self._overtaken(tables, number)
-        return removed
-
-    def _overtaken(self, tables: Tables, number: int) -> Exception:
-        return overtaken(
-            f"committed batch {number} to {tables.sink.path}",
-            state="the epoch is still open; this driver did not close it",
-            next_step="run the same command again: it begins after that batch",
-        )

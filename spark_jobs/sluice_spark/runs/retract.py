@@ -46,10 +46,10 @@ class RetractRun(Run):
 
     action: Retract
 
-    def preview(self) -> list[Part]:
+    def preview(self) -> list[dict[str, Any]]:
         """Return what would be retracted; nothing is changed, and no lease is needed."""
         possible(self.pipeline)
-        return self._parts(self.context.redriven())
+        return [part.as_dict() for part in self._parts(self.context.redriven())]
 
     def _drive(self, lease: Lease) -> str | None:
         possible(self.pipeline)

@@ -54,6 +54,10 @@ class Run(ABC):
         """The scope of the run's lease; see :class:`~sluice.ledger.Lease`."""
         return ""
 
+    def preview(self) -> Any:
+        """Return what the run would change, ready for JSON; nothing is changed. Only some kinds of runs know that."""
+        raise NotImplementedError(self.kind)
+
     def execute(self) -> dict[str, Any]:
         """Execute the run; return its account.
 

@@ -12,6 +12,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.ledger.events import Judged
 from sluice.pipeline import Pipeline
+from sluice.run.actions import Validate
 from sluice.run.held import FAILED
 from sluice.run.verdict import causes
 from sluice_spark.quality.judge import Judge
@@ -21,7 +22,7 @@ from sluice_spark.sinks.base import ReadableSink
 __all__ = ["validate"]
 
 
-def validate(pipeline: Pipeline, run_id: str, open_session: Callable[[], SparkSession]) -> None:
+def validate(pipeline: Pipeline, action: Validate, open_session: Callable[[], SparkSession]) -> None:
     """Judge a run that has ended once more, and record the verdict. No data changes.
 
     Raises
@@ -29,7 +30,7 @@ def validate(pipeline: Pipeline, run_id: str, open_session: Callable[[], SparkSe
     QualityError
         If the verdict is ``failed`` or ``error``.
     """
-    home, ledger = Home.from_env(), Ledger.open()
+    home, ledger, run_id = Home.from_env(), Ledger.open(), action.run_id
     found = ledger.runs.ended(pipeline.name, run_id)
     judge = Judge(pipeline, home, run_id)
     judge.warm_up()

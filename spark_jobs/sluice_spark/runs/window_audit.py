@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from functools import reduce
 from itertools import pairwise
 from operator import or_
-from pathlib import Path
 from typing import Any, cast
 
 import pyarrow as pa
@@ -27,6 +26,7 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.window import END, START, Window
 from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
 from sluice.recovery import Recovery
+from sluice.run.actions import AuditWindows
 from sluice.run.interval import ALWAYS
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.columns import column
@@ -58,9 +58,9 @@ _SPAN, _OWNER, _LATE, _SIDE, _NUMBER, _FIRST, _LAST = (
 _OTHER_LENGTH = "those of another length than the pipeline file has now were written when it had that length"
 
 
-def audited(pipeline: Pipeline, plan: Path, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
+def audited(pipeline: Pipeline, action: AuditWindows, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
     """Return what :func:`recompute` finds for the plan in a file, ready for JSON."""
-    asked = Plan(**json.loads(plan.read_text(encoding="utf-8")))
+    asked = Plan(**json.loads(action.plan.read_text(encoding="utf-8")))
     context = RunContext(pipeline, "audit", Ledger.open(), Home.from_env(), open_session, Recovery.REPLAY, judge=None)
     with context.resources:
         return asdict(recompute(context, asked))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import reduce
 from operator import and_
 from typing import Any, NamedTuple
@@ -12,11 +12,24 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from sluice.kinds import imported, kind_of
+from sluice.pipeline import Pipeline
 from sluice.pipeline.window import END, START
+from sluice.run.actions import ReadState
 from sluice_spark.columns import column
 from sluice_spark.paths import located
 
-__all__ = ["PaneSpans", "held_keys", "last_timer", "of_key", "of_processor", "open_windows", "read", "remembered_keys"]
+__all__ = [
+    "PaneSpans",
+    "held_keys",
+    "last_timer",
+    "of_key",
+    "of_processor",
+    "open_windows",
+    "read",
+    "read_state",
+    "remembered_keys",
+]
 
 
 class PaneSpans(NamedTuple):
@@ -25,6 +38,15 @@ class PaneSpans(NamedTuple):
     size: int
     step: int
     watermark: int
+
+
+def read_state(_: Pipeline, action: ReadState, open_session: Callable[[], SparkSession]) -> Any:
+    """Return what an action asks for of an operator's state, ready for JSON."""
+    where, kept = (open_session(), action.checkpoint, action.batch), kind_of("operators", action.keeps)
+    panes = [PaneSpans(*action.panes)] if action.panes else []  # which windows alone are made of
+    if action.of is None:
+        return imported(kept.held)(*where, *panes)
+    return imported(kept.of_key)(*where, *action.of, *panes)
 
 
 def open_windows(

@@ -16,10 +16,10 @@ from tests.fixtures.held import Held
 from tests.fixtures.wal import EPOCH, frame, record, span
 
 from sluice.errors import ConfigError
-from sluice.home import Home
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.sections import EVERYTHING, Decode
 from sluice.ranges import OffsetRange
+from sluice.run.actions import TryQuarantined
 from sluice_spark.batch.account import PromiseError
 from sluice_spark.batch.quarantine import SCHEMA, opened, refused_records
 from sluice_spark.batch.split import Split, SplitTally
@@ -132,7 +132,7 @@ def test_split_sends_rows_that_break_a_rule_to_the_quarantine(spark: SparkSessio
     assert judged.count() == sum(map(len, VALUES.values()))
     assert judged.where(f"`{RULE}` = 'json'").count() == 1
     now = pipeline(tmp_path, NAMED)  # a dry run of a redrive goes by the suite of now
-    tried = still_refused(spark, now, Home(str(tmp_path)), of_run=None, ranges=None)
+    tried = still_refused(now, TryQuarantined(tmp_path / "not used"), lambda: spark)
     assert (tried["records"], tried["decodable"]) == (5, 2)
     assert tried["still"] == [
         {"rule": NULL[0], "column": NULL[1], "records": 2}, {"rule": "json", "column": None, "records": 1},

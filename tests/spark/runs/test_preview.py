@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
+from dataclasses import replace
+from pathlib import Path
 from unittest import mock
 
 import pytest
@@ -12,13 +14,15 @@ from pyspark.sql import SparkSession
 from tests.fixtures.runs import Sandbox
 
 from sluice.errors import SluiceError
-from sluice.home import Home
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
+from sluice.run.actions import Preview, TryQuarantined
 from sluice.sources.state import PartitionState, TopicState
 from sluice_spark.runs.preview import newest, preview, still_refused
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
+
+FOUR = Preview(Path("not used"), 4)
 
 
 def test_preview_takes_the_newest_of_each_partition() -> None:
@@ -38,7 +42,7 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
     sandbox.produce([(0, b"old", b"{}"), *((0, b"k", json.dumps(value).encode()) for value in values)])
     before = sorted(sandbox.home.rglob("*"))
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
-        found = preview(spark, load(sandbox.file), Home.from_env(), 4)
+        found = preview(load(sandbox.file), FOUR, lambda: spark)
     assert (found["records"], found["rows"]) == (4, 1)
     assert [(r["offset"], r["rule"], r["column"], r["detail"]) for r in found["refused"]] == [
         (3, "small", "id", "9"), (4, "type", "id", '"x"'),
@@ -55,7 +59,7 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
         transform={"sql": "SELECT *, id * 2 AS twice FROM source"}, quality={"suite": "suite.json", "split": "critical"}
     )
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
-        found = preview(spark, load(sandbox.file), Home.from_env(), 4)
+        found = preview(load(sandbox.file), FOUR, lambda: spark)
     assert (found["records"], found["rows"]) == (4, 1)
     rules = Counter((r["rule"], r["column"]) for r in found["refused"])
     assert rules == {("expect_column_values_to_be_between", "twice"): 2, ("type", "id"): 1}
@@ -63,7 +67,7 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
 
     sandbox.configure(transform={"sql": "SELECT *, raise_error('no') AS e FROM source"})
     with mock.patch.dict(os.environ, sandbox.env(), clear=True), pytest.raises(SluiceError) as failed:
-        preview(spark, load(sandbox.file), Home.from_env(), 4)
+        preview(load(sandbox.file), FOUR, lambda: spark)
     assert "nothing" in failed.value.state
 
     sandbox.configure()
@@ -73,13 +77,13 @@ def test_preview_decodes_and_transforms_and_writes_nothing(sandbox: Sandbox, spa
     sandbox.configure(decode={"json": {"schema": "id STRING, name STRING, tax DOUBLE"}})
     with mock.patch.dict(os.environ, sandbox.env(), clear=True):
         spec = load(sandbox.file)
-        table = preview(spark, spec, Home.from_env(), 2)["table"]
+        table = preview(spec, replace(FOUR, records=2), lambda: spark)["table"]
         assert table["differences"] == [
             "tax: only in the pipeline", "id: bigint in the table, string in the pipeline",
         ]  # fmt: skip
         assert "ADD COLUMNS (tax double)" in table["ways_out"][0]
-        tried = still_refused(spark, spec, Home.from_env(), of_run=None, ranges=None)
+        tried = still_refused(spec, TryQuarantined(Path("not used")), lambda: spark)
         assert tried == {"pipeline": sandbox.name, "records": 1, "decodable": 1, "still": [], "table": table}
-        tried = still_refused(spark, spec, Home.from_env(), of_run="another", ranges=None)
+        tried = still_refused(spec, TryQuarantined(Path("not used"), of_run="another"), lambda: spark)
         assert tried["records"] == 0
     assert len(sandbox.quarantine()) == 1, "it is still there"
