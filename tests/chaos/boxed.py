@@ -64,7 +64,7 @@ class ToyBox(FileBox, ConsoleBox):
                 found.append(Read("lines", int(file.name), n, None, json.dumps(pair).encode() if pair else b"nothing"))
         return found
 
-    def rows_of_sink(self) -> list[dict[str, Any]]:
+    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
         out = self.home / "out"
         commits = [json.loads(file.read_text()) for file in sorted((out / "_commits").glob("*.json"))]
         files = [out / file for commit in commits for file in commit["files"]]

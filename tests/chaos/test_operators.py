@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 from tests.chaos import cases
+from tests.chaos.boxed import BOXES, made
 from tests.chaos.cases import long
 from tests.chaos.commands import deep
 from tests.chaos.models import dedupe, processor, windows
+from tests.chaos.states.boxes import TopicBox
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.timeout(1800)]
@@ -25,6 +27,8 @@ BATCH = (*cases.BATCH, "query-ended")
 CLOSING = ("sink-committed:2", "batch-recorded:2", "batch-started:2", "before-sink-commit:2")
 """The batch without records, which closes windows, forgets keys or fires timers."""
 ROUND = ("sink-committed", "before-sink-commit")
+ROWS = ("window", "sessions", "dedupe", "processor-alone")
+"""Operators whose rows are appended."""
 
 Model = windows.Stream | dedupe.Stream | processor.Feed
 
@@ -64,6 +68,7 @@ OPERATORS = {
     "complete-panes": Operator(windows.Completed, window={**windows.COMPLETE, "panes": "auto"}),
     "dedupe": Operator(dedupe.Stream, step=30, tail=90),
     "processor": Operator(lambda *of, **keys: processor.Feed(*of, also=True, **keys)),
+    "processor-alone": Operator(processor.Feed),
     "processor-joined": Operator(lambda *of, **keys: processor.Feed(*of, joined=True, **keys)),
 }
 
@@ -89,10 +94,37 @@ OPERATORS = {
 def test_operator_loses_and_doubles_nothing_when_drivers_die(
     sandbox: Sandbox, name: str, recovery: str, points: tuple[str, ...]
 ) -> None:
+    _exact_over_deaths(sandbox, name, recovery, points)
+    assert deep(sandbox)["problems"] == []
+
+
+@pytest.mark.parametrize(
+    ("sink", "name", "points"),
+    [
+        ("iceberg", "update", ROUND), ("files", "complete", ("sink-committed",)),
+        ("postgres", "dedupe", ("sink-committed",)), ("kafka", "window", ("sink-committed",)),
+        *long(
+            *((sink, name, ROUND) for sink in ("iceberg", "files") for name in (*ROWS, "update-panes", "complete")),
+            ("files", "update", ROUND),
+            *(("postgres", name, ROUND) for name in ROWS if name != "dedupe"),
+            *(("kafka", name, ROUND) for name in ("sessions", "processor-alone")),
+        ),
+    ],
+)  # fmt: skip
+def test_operator_writes_into_another_sink_once_when_drivers_die(
+    request: pytest.FixtureRequest, sink: str, name: str, points: tuple[str, ...]
+) -> None:
+    box = made(BOXES[sink], request)
+    keyed = {"sink": box.into(key="tailnum" if "processor" in name else "k")} if isinstance(box, TopicBox) else {}
+    _exact_over_deaths(box, name, "replay", points, **keyed)
+
+
+def _exact_over_deaths(sandbox: Sandbox, name: str, recovery: str, points: tuple[str, ...], **keys: Any) -> None:
+    """Let a driver die at each point, and compare rows, account and state with the model."""
     operator = OPERATORS[name]
     model = operator.made(sandbox, recovery)
     model.configure()
-    sandbox.configure(**{**sandbox.spec, "spark": {"conf": {"spark.sql.shuffle.partitions": "3"}}})  # not 200
+    sandbox.configure(**{**sandbox.spec, "spark": {"conf": {"spark.sql.shuffle.partitions": "3"}}, **keys})  # not 200
     feeds = operator.feeds(model, len(points))
     for point in points:
         next(feeds)
@@ -105,4 +137,3 @@ def test_operator_loses_and_doubles_nothing_when_drivers_die(
     model.assert_open()
     assert model.held()
     assert sandbox.never_committed() == set()
-    assert deep(sandbox)["problems"] == []

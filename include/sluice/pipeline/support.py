@@ -127,9 +127,9 @@ SINK = (
         "each cluster counts its own: choose mode: append, or name one connection",
     ),
     Limit(
-        "mode: upsert", "also and window, dedupe or processor",
-        lambda p, sink: sink.config.keyed and p.also and p.keeps,
-        "{key}.mode: upsert beside {p.keeps} is not supported yet: choose mode: append",
+        "mode: upsert", "window, dedupe, processor", lambda p, sink: sink.config.keyed and p.keeps,
+        "{key}.mode: upsert finds the newer of two rows by their records, and {p.keeps} decides itself which rows "
+        "there are: choose mode: append",
     ),
 )  # fmt: skip
 """Limits of a sink; asked once for each sink, with it and its key."""
@@ -250,13 +250,10 @@ FILE = (
     ),
     # what is kept from run to run
     Limit(
-        "window", "mode: upsert of sink.delta", lambda p, _: p.window and _merging(p),
-        "sink.{p.sink.key}.mode: upsert beside window, which merges windows by itself with output: update: choose "
-        "mode: append",
-    ),
-    Limit(
-        "window", "a sink but Delta", lambda p, _: p.window and not p.sink.kind.delta,
-        "window: sink.{p.sink.key} cannot take windows yet: choose sink.delta",
+        "window.output: update, complete", "a sink that does not find rows by their values",
+        lambda p, _: p.window and p.window.output != "append" and not p.sink.kind.by_value,
+        "window.output: {p.window.output} replaces windows that were written before, and sink.{p.sink.key} does not "
+        "find rows by their values: choose output: append, or sink.delta, iceberg or files",
     ),
     Limit(
         "window", "rows: many, aggregate", lambda p, _: p.window and not _by_record(p),
@@ -281,26 +278,14 @@ FILE = (
         "of its own, whose sink is the source of the other",
     ),
     Limit(
-        "dedupe", "mode: upsert of sink.delta", lambda p, _: p.dedupe and _merging(p),
-        "sink.{p.sink.key}.mode: upsert beside dedupe, which keeps the first row of a key, not the newest: choose "
-        "mode: append",
-    ),
-    Limit(
-        "dedupe", "a sink but Delta", lambda p, _: p.dedupe and not p.sink.kind.delta,
-        "dedupe: sink.{p.sink.key} cannot take deduplicated rows yet: choose sink.delta",
+        "dedupe", "a sink that is not read back as a whole", lambda p, _: p.dedupe and not p.sink.kind.whole,
+        "dedupe: after a crash, which row of a key came first is read from the sink, and sink.{p.sink.key} cannot be "
+        "read: choose sink.delta, iceberg, files or postgres",
     ),
     Limit(
         "dedupe", "rows: many, aggregate", lambda p, _: p.dedupe and not _by_record(p),
         "dedupe: rows: {p.rows} does not say which record a row came from, and each record is counted as written, late "
         "or a duplicate: the transform must have rows: one or filter",
-    ),
-    Limit(
-        "processor", "mode: upsert of sink.delta", lambda p, _: _opaque(p) and _merging(p),
-        "sink.{p.sink.key}.mode: upsert beside {p.keeps}, whose rows are appended: choose mode: append",
-    ),
-    Limit(
-        "processor", "a sink but Delta", lambda p, _: _opaque(p) and not p.sink.kind.delta,
-        "{p.keeps}: sink.{p.sink.key} cannot take its rows yet: choose sink.delta",
     ),
     Limit(
         "processor", "rows: many, aggregate", lambda p, _: _opaque(p) and not _by_record(p),
@@ -396,6 +381,11 @@ INTERVAL = (
         "an interval", "window.output: complete", lambda p, _: p.window and p.window.output == "complete",
         "pipeline {p.name!r} has window.output: complete: no window is ever closed, and each batch of a live run "
         "writes all of them",
+    ),
+    Limit(
+        "an interval", "window and a sink that does not find rows by their values",
+        lambda p, _: p.window and not p.sink.kind.by_value,
+        "pipeline {p.name!r} has a window, and sink.{p.sink.key} does not find windows by their times",
     ),
     Limit(
         "an interval", "sessions and partition_by",

@@ -94,6 +94,9 @@ class SinkKind:
         Whether all rows can be read back, too; expectations on the whole table need it.
     delta
         Whether it is a Delta table; ``adopt``, ``audit --deep`` and the quarantine's default path need one.
+    by_value
+        Whether rows can be replaced by the values of their columns, also those without offsets; windows that are
+        written again need it.
     stages_parquet
         Whether staged rows are Parquet files below its path; the Arrow path writes such files.
     evolves
@@ -108,6 +111,7 @@ class SinkKind:
     whole: bool = True
     at_least_once: bool = False
     delta: bool = False
+    by_value: bool = False
     stages_parquet: bool = False
     evolves: bool = False
 

@@ -69,6 +69,7 @@ KIND = SinkKind(
     replaceable=True,
     readable=True,
     delta=True,
+    by_value=True,
     stages_parquet=True,
     evolves=True,
 )

@@ -17,8 +17,7 @@ from sluice.run.checkpoint import Checkpoint
 from sluice.run.rebuilding import Kept
 from sluice_spark.batch.stateful import Opening, Seen, StatefulWriter, way_on
 from sluice_spark.batch.writer import PreparedBatch
-from sluice_spark.sinks.base import Fence, Staged
-from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.base import Fence, ReplaceableSink, Staged
 from sluice_spark.sinks.parquet.everything import Everything
 from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.sinks.parquet.timed import Timed
@@ -91,13 +90,13 @@ class WindowWriter(StatefulWriter):
         ConfigError
             If the pipeline has never read anything, and the table has files.
         """
-        sink = cast(DeltaSink, self.sink)
+        sink, every = cast(ReplaceableSink, self.sink), Everything(())
         if sink.version() >= 0 or opening.ledger.offsets.reached(self.pipeline.name, ever=True):
             return
-        table = sink.table()
-        if table is not None and table.file_uris():
+        sink.held(every)
+        if every.found:
             raise ConfigError(
-                f"the table {sink.path} has rows, and none of them is of pipeline {self.pipeline.name!r}: with output: "
+                f"{sink.path} has rows, and none of them is of pipeline {self.pipeline.name!r}: with output: "
                 "complete its first batch would take their place",
                 state="nothing was read or written",
                 next_step="name another path in the pipeline file; or, if nobody needs these rows, delete them first",
@@ -210,9 +209,9 @@ class WindowWriter(StatefulWriter):
         whole = self.window.output == "complete"
         if self.window.output == "append" or not (staged.files or whole):
             return super().commit_rows(staged, batch, note, fence)
-        sink = cast(DeltaSink, self.sink)
+        sink = cast(ReplaceableSink, self.sink)
         sink.check_replaceable()
-        gone = Everything(()) if whole else Keyed.of(sink.path, staged, (START, END, *self.window.by))
+        gone = Everything(()) if whole else Keyed.of(str(sink.staging), staged, (START, END, *self.window.by))
         name = staged.batch if staged.files else f"nothing-{batch}"  # of which no file is written
         done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
         return done is not None
@@ -221,7 +220,9 @@ class WindowWriter(StatefulWriter):
         self, begun: int, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None
     ) -> bool:
         """Commit staged windows in place of all that are not closed; with ``output: append``, there is neither."""
-        sink = cast(DeltaSink, self.sink)
+        if not self.pipeline.sink.kind.by_value:  # nor has it any window that is not closed
+            return super().commit_rows(staged, batch, note, fence)
+        sink = cast(ReplaceableSink, self.sink)
         since = _EVER_AGO if self.former_to is None else self.former_to + 1
         gone = Timed((), since, _EVER, column=END, after=(START, begun))
         sink.held(gone)

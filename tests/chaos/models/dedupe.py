@@ -84,8 +84,7 @@ class Stream(Planned):
 
     def held(self) -> Chunk:
         """Return the rows that the sink holds, by place; each is as it was produced."""
-        rows = self.sandbox.rows()
-        found = [] if rows is None else rows.to_pylist()
+        found = self.sandbox.rows_of_sink()
         places = {(row["_partition"], row["_offset"]): (row["at"], row["id"]) for row in found}
         assert len(places) == len(found), "no record is there twice"
         assert {row["_topic"] for row in found} <= {self.sandbox.topic}

@@ -163,9 +163,8 @@ class Feed(Planned):
         return rows, left, late, dropped, now
 
     def held(self, path: str = "table") -> Counter[Any]:
-        rows = self.sandbox.rows(path)
         names = ("tailnum", "first_departure", "last_departure", "legs", "route", "unseen", "inherited")
-        found = [] if rows is None else rows.to_pylist()
+        found = self.sandbox.rows_of_sink(path)
         return Counter(tuple(tuple(v) if isinstance(v := row[n], list) else v for n in names) for row in found)
 
     def assert_exact(self) -> None:

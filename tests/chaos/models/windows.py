@@ -46,6 +46,11 @@ def length(text: str) -> timedelta:
     return timedelta(**{{"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}[text[-1]]: int(text[:-1])})
 
 
+def _time(value: datetime | str) -> datetime:
+    """Return a time of a row; JSON has it as text."""
+    return datetime.fromisoformat(value) if isinstance(value, str) else value
+
+
 def rows_of(state: State) -> Rows:
     return Counter((*key, len(values), sum(values)) for key, values in state.items())
 
@@ -155,9 +160,10 @@ class Stream(Planned):
 
     def held(self, run: str | None = None) -> Rows:
         """Return the rows that the sink holds, or those of one run."""
-        rows = self.sandbox.rows()
-        found = [] if rows is None else [row for row in rows.to_pylist() if run in (None, row["_run"])]
-        return Counter(tuple(row[n] for n in ("window_start", "window_end", "k", "n", "total")) for row in found)
+        found = [row for row in self.sandbox.rows_of_sink() if run in (None, row["_run"])]
+        return Counter(
+            (_time(row["window_start"]), _time(row["window_end"]), row["k"], row["n"], row["total"]) for row in found
+        )
 
     def assert_exact(self) -> None:
         """The sink holds the model's rows, and the account has the fate of each record."""
