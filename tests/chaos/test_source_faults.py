@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from tests.chaos.cases import LONG, long
-from tests.chaos.commands import drain, listed, said
+from tests.chaos.commands import drain, listed, notes, said
 from tests.chaos.drivers import PASSING, gated, lost, opened
 from tests.fixtures.runs import Sandbox, good, refuse_a_recreated_topic
 
@@ -112,6 +112,17 @@ def test_kafka_partition_that_is_added_behind_a_killed_run_is_read_from_its_begi
     sandbox.assert_exact()
     assert sandbox.account("r")["written"] == 16
     assert {p for _, p, _ in sandbox.sink()} == {0, 1, 2}
+
+
+@LONG
+def test_kafka_partition_that_is_added_is_told_where_offsets_decide_which_row_stays(sandbox: Sandbox) -> None:
+    sandbox.configure(sink={"delta": {"path": "table", "mode": "upsert", "key": ["id"]}})
+    drain(sandbox, 2, "before")
+    sandbox.topics.add_partitions(sandbox.topic, 3)
+    sandbox.produce([(2, None, good(100))])
+    for run, count in (("first", 1), ("second", 0)):
+        sandbox.run(run)
+        assert sum(f"new partitions: {sandbox.topic}-2" in note for note in notes(sandbox, run)) == count
 
 
 # --- while a run reads -----------------------------------------------------------------------------------------------

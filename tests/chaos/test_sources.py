@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from tests.chaos.boxed import Box, made
 from tests.chaos.cases import LONG
-from tests.chaos.commands import drain, listed
+from tests.chaos.commands import drain, listed, reset
 from tests.chaos.drivers import lost
 from tests.chaos.states.origins import AvroBox, FileBox, JdbcBox, NatsBox, ParquetBox, RedisBox, TimedBox
 from tests.fixtures.runs import good
@@ -133,8 +133,8 @@ def test_file_that_is_damaged_loses_rows_by_name(box: Any) -> None:
     box.add([good(n) for n in range(1, 5)] * 3)
     file = max((box.outside / "orders").iterdir())
     then, whole = file.stat(), file.read_bytes()
-    at = whole.rindex(whole[-16:], 0, -33) - 8 if box.format == "avro" else 4  # a block, or the head of a page
-    file.write_bytes(whole[:at] + bytes(8) + whole[at + 8 :])
+    at = len(whole) - 24 if box.format == "avro" else 4  # the rows of a block, or the head of a page
+    file.write_bytes(whole[:at] + b"\xff" * 8 + whole[at + 8 :])
     os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
     assert file.name in box.run("damaged", expect=1).message
     box.configure(recovery="ignore_range")
@@ -144,6 +144,26 @@ def test_file_that_is_damaged_loses_rows_by_name(box: Any) -> None:
     os.utime(file, ns=(then.st_atime_ns, then.st_mtime_ns))
     box.run("back", redriven="lost")
     assert box.sink() == Counter(("orders", 0, n) for n in range(24))
+
+
+@sources("json")
+def test_file_that_went_away_beside_dedupe_is_lost_by_name_by_a_reset(box: Any) -> None:
+    reading(box)
+    box.configure(**{**box.spec, "dedupe": {"keys": ["id"], "within": "10d"}})
+    first = put(box, "1.json", [good(0), good(1), good(1)])
+    box.run("first")
+    away = put(box, "2.json", [good(2), good(3)])
+    put(box, "3.json", [good(1), good(4)])
+    box.run("killed", kill_at="batch-started")
+    away.unlink()
+    assert "sluice reset" in box.run("gone", expect=21).message
+    reset(box, "--rebuild-state")
+    box.run("on")
+    assert ids(box) == [0, 1, 4]
+    assert set(lost(box)) == {("orders", 0, n) for n in (3, 4)}
+    first.unlink()  # whose ids are remembered
+    assert "no longer in the source" in reset(box, "--rebuild-state", expect=21)
+    box.assert_balanced()
 
 
 @sources("jdbc")

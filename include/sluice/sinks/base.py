@@ -44,6 +44,11 @@ class SinkConfig(Strict):
         return False
 
     @property
+    def by_offset(self) -> bool:
+        """Whether the offsets of two records of a key decide which row is newer, and so their partitions."""
+        return False
+
+    @property
     def deletes(self) -> bool:
         """Whether a record can delete the row of its key; see ``tombstone: delete``."""
         return False

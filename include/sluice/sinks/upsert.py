@@ -43,6 +43,11 @@ class UpsertConfig(SinkConfig):
         return self.mode == "upsert"
 
     @property
+    def by_offset(self) -> bool:
+        """Whether no ``sequence`` decides."""
+        return self.keyed and self.sequence is None
+
+    @property
     def deletes(self) -> bool:
         """Whether it is ``upsert``."""
         return self.keyed

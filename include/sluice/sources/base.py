@@ -19,7 +19,7 @@ from sluice.connections import Connection
 from sluice.fields import Strict
 from sluice.home import Home
 from sluice.kinds import imported
-from sluice.ranges import Positions
+from sluice.ranges import OffsetRange, Positions
 from sluice.sources.measurable import Measurable
 from sluice.sources.state import Key, TopicState
 
@@ -117,6 +117,10 @@ class Source(Protocol):
 
         Called only if the source is ``seek_by_time``. ``moment`` has a time zone.
         """
+
+    def missing(self, span: OffsetRange) -> list[OffsetRange]:
+        """Return the parts of a range that are gone although :meth:`snapshot` counts them, in their order."""
+        return []
 
     def done(self, positions: Positions) -> None:
         """Let go of the records before these positions, which are in the sink or in the log; best effort."""

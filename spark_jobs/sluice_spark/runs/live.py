@@ -113,6 +113,7 @@ class LiveRun(Run):
         first = positions is None and kind.retention and config.starting_offsets == "earliest"
         if first:
             self._tell_of_gone(lease, {}, starts(states))
+        self._tell_of_new_partitions(lease, positions or {}, states)
         if positions is None and not self.pipeline.source.kind.notes_start:
             target = Epoch(target.number, target.route, self._beginning(states))
         if target.number == tables.epoch.number and target != tables.epoch:
@@ -241,6 +242,25 @@ class LiveRun(Run):
         if note is not None:
             logger.warning("%s", note)
             self.ledger.record(lease, Degraded(note=note))
+
+    def _tell_of_new_partitions(self, lease: Lease, positions: Positions, states: Sequence[TopicState]) -> None:
+        """Say that records of a key may be in two partitions now, if their offsets decide which row stays."""
+        keyed = next((key for key, sink in self.pipeline.sinks.items() if sink.config.by_offset), None)
+        new = [
+            f"{state.topic}-{number}"
+            for state in states
+            if state.topic in positions
+            for number in state.partitions
+            if number not in positions[state.topic]
+        ]
+        if keyed is None or not new:
+            return
+        note = (
+            f"new partitions: {', '.join(new[:8])}: where records of a key are in two partitions, {keyed} keeps that "
+            "of the later record time, which depends on how runs are cut unless times ascend: name a sequence"
+        )
+        logger.warning("%s", note)
+        self.ledger.record(lease, Degraded(note=note))
 
     def _look(self, check: SourceCheck, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
         try:

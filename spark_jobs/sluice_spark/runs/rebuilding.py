@@ -63,6 +63,7 @@ def readable(context: RunContext, source: Source, epoch: int) -> tuple[Kept, Ava
     needed = kept(context.ledger, context.pipeline, epoch)
     _, available = IntervalOffsets(context, ALWAYS).available(source)
     gone = available.gaps(needed.ranges)
+    gone += [cut for span in subtract(needed.ranges, gone) for cut in source.missing(span)]
     empty = [a.range for a in context.ledger.offsets.accounts(name) if a.counts.absent == len(a.range)]
     if gone := subtract(gone, empty):
         if available.trouble is not None:

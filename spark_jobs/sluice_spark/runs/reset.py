@@ -15,7 +15,7 @@ from sluice.ledger import REDRIVEN, Lease
 from sluice.ledger.events import PipelineReset
 from sluice.ledger.resets import described
 from sluice.pipeline.operator import operator_of
-from sluice.ranges import Positions
+from sluice.ranges import OffsetRange, Positions
 from sluice.run import actions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
@@ -229,6 +229,8 @@ class ResetRun(EpochRun):
         keys = [(state.topic, number) for state in states for number in state.partitions]
         at = {} if moment is None else source.offsets_at(keys, moment)
         accounted, reached = united(self.ledger, name), self._reached(tables)
+        if self.action.begin is None:
+            states = [_there(state, source, reached) for state in states]
         planned = self.ledger.runs.last_plan(name, tables.epoch.number)
         with suppress(CheckpointError):
             planned += (
@@ -371,3 +373,17 @@ class ResetRun(EpochRun):
         refuse_beside_intervals(self.ledger, name, _KEPT)
         for known in self.ledger.offsets.intervals(name):
             fences.enter_context(self.ledger.acquire(name, self.context.run_id, scope=known.interval))
+
+
+def _there(state: TopicState, source: Source, reached: Positions) -> TopicState:
+    """Return a state without what is gone right behind the position, such as files that were moved away."""
+    parts = dict(state.partitions)
+    for number, part in state.partitions.items():
+        at = first = max(reached.get(state.topic, {}).get(number, part.start), part.start)
+        for gone in source.missing(OffsetRange(state.topic, number, at, part.end)) if at < part.end else ():
+            if gone.start > at:
+                break
+            at = gone.end
+        if at > first:
+            parts[number] = replace(part, start=at)
+    return replace(state, partitions=parts)

@@ -6,15 +6,26 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from sluice.errors import OffsetsGoneError
+from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange
 from sluice.sources.files.config import FileSource
 from sluice.sources.files.formats import Reader
 from sluice.sources.files.source import Files
+from sluice_spark.engine.failures import Sign
 from sluice_spark.sources.files_input import FileRows
 from sluice_spark.sources.ranged import RangedReader
 
 __all__ = ["FilesReader"]
+
+_WITHOUT = (
+    "go on without their rows, which count as lost then: by --recovery ignore_range; or, beside a window, dedupe or a "
+    "processor, by sluice reset NAME --reason TEXT"
+)
+_DAMAGED = Sign(
+    SluiceError,
+    ("UnreadableError: ",),
+    f"put a sound copy in its place, with the same time, and run again; or move the file away and {_WITHOUT}",
+)
 
 
 class FilesReader(RangedReader):
@@ -25,6 +36,8 @@ class FilesReader(RangedReader):
     source
         The open files.
     """
+
+    signs = (_DAMAGED,)
 
     def __init__(self, spark: SparkSession, config: FileSource, source: Files) -> None:
         self.spark = spark
@@ -38,18 +51,17 @@ class FilesReader(RangedReader):
 
     def missing(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
         """Return the parts of these ranges whose files are gone, or changed since their rows were counted."""
-        return [cut for span in ranges for _, cut in self.source.missing(span)]
+        return [cut for span in ranges for cut in self.source.missing(span)]
 
     def refuse(self, ranges: Sequence[OffsetRange]) -> None:
         """Refuse to go on if a part of these ranges is gone."""
-        gone = [found for span in ranges for found in self.source.missing(span)]
+        gone = [found for span in ranges for found in self.source.missing_files(span)]
         if gone:
             names = sorted({entry.name for entry, _ in gone})
             raise OffsetsGoneError(
                 f"{', '.join(names[:4])}{f' and {len(names) - 4} other files' if len(names) > 4 else ''} went away or "
-                "changed after the rows were counted, before they were read",
+                "changed since their rows were counted",
                 state="batches that were committed are in the sink; nothing of this one is",
-                next_step="put the files back as they were and run again; or run with --recovery ignore_range, which "
-                "records their rows as lost and goes on",
+                next_step=f"put the files back as they were and run again; or {_WITHOUT}",
                 ranges=[cut for _, cut in gone],
             )

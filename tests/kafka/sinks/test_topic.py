@@ -66,6 +66,7 @@ def test_kafka_sink_refuses_rows_that_make_no_records(
         pytest.param(_KEY, None, "is compacted", id="without-a-key"),
         pytest.param(_TIME, 1_772_323_200_000_000, "1,772,323,200,000,000 ms", id="far-future"),
         pytest.param(_TIME, -1, "-1 ms", id="before-1970"),
+        pytest.param(_TIME, 0, "cannot be sent one", id="of-1970"),
     ],
 )
 def test_kafka_sink_names_a_row_that_the_topic_cannot_take_and_sends_nothing_of_its_batch(

@@ -132,11 +132,12 @@ def test_postgres_suite_and_rules_judge_rows_and_no_tombstones(request: pytest.F
 def test_postgres_columns_of_a_user_are_read_back_whatever_their_type(request: pytest.FixtureRequest) -> None:
     box: Any = made(BOXES["postgres"], request)
     box.change(
-        "CREATE TABLE public.orders (id numeric, name text, price numeric(5,5), a inet DEFAULT '1.2.3.4', b uuid[], "
+        "CREATE TABLE public.orders (id numeric, name text, price numeric(40,5), a inet DEFAULT '1.2.3.4', b uuid[], "
         "c numeric(2,4), d interval DEFAULT '1 day', e numeric[] DEFAULT '{NaN}', f int4range[], _topic text, "
         "_partition int, _offset bigint, _timestamp timestamptz, _run text)"
     )
     suite = [{"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "price"}},
+             {"type": "expect_column_values_to_be_between", "kwargs": {"column": "price", "max_value": 1}},
              {"type": "expect_column_values_to_be_unique", "kwargs": {"column": "id"}}]  # fmt: skip
     (box.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": suite}))
     decode = {"json": {"schema": "id DECIMAL(38,0), name STRING, price DECIMAL(5,5)"}}

@@ -280,7 +280,11 @@ class Files(Source):
             return self.folder
         return self.archive if self.archive is not None and entry.is_in(self.archive, archive=True) else None
 
-    def missing(self, span: OffsetRange) -> list[tuple[Entry, OffsetRange]]:
+    def missing(self, span: OffsetRange) -> list[OffsetRange]:
+        """Return the parts of a range whose files are gone or changed."""
+        return [cut for _, cut in self.missing_files(span)]
+
+    def missing_files(self, span: OffsetRange) -> list[tuple[Entry, OffsetRange]]:
         """Return the files of a range that are gone or changed, each with its offsets in the range."""
         own = ((e, OffsetRange(span.topic, span.partition, e.start, e.end).cut(span)) for e in self.book.within(span))
         return [(e, cut) for e, cut in own if cut is not None and self.whereabouts(e) is None]

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 import pyarrow.compute as pc
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType, TimestampNTZType
 
 from sluice.delta.names import KEY
 from sluice.delta.paths import check_removable
@@ -80,6 +80,7 @@ def check(
     table = held.table()
     _check_names([name for name in schema.names if table is None or name not in columns_of(table).names], held)
     if table is None:
+        _check_features(schema, held)
         return
     check_writable(held, table)
     found = difference(columns_of(table), schema)
@@ -103,6 +104,31 @@ def _check_names(new: Sequence[str], held: Handle) -> None:
             [f"{wrong[0]!r} is no name of a column of a Delta table: it has a blank or one of ,;{{}}()="],
             ["rename it in transform.sql: SELECT `a b` AS a_b, …"],
         )
+
+
+def _check_features(schema: StructType, held: Handle) -> None:
+    """Refuse TIMESTAMP_NTZ that a new table has in maps alone: delta-rs 1.6 leaves out the feature that it needs."""
+    found = {within for field in schema.fields for within in _unzoned(field.dataType)}
+    if found == {True}:
+        raise ConfigError(
+            f"the new table {held.path} would have TIMESTAMP_NTZ within MAPs alone, and delta-rs makes no such table",
+            state="nothing was read or written",
+            next_step="write TIMESTAMP in the schema, or cast it in the transform; or make the table with Spark first",
+        )
+
+
+def _unzoned(kind: Any, within: bool = False) -> Iterator[bool]:
+    """Yield of each TIMESTAMP_NTZ of a type whether it is within a map."""
+    if isinstance(kind, TimestampNTZType):
+        yield within
+    elif isinstance(kind, StructType):
+        for field in kind.fields:
+            yield from _unzoned(field.dataType, within)
+    elif isinstance(kind, ArrayType):
+        yield from _unzoned(kind.elementType, within)
+    elif isinstance(kind, MapType):
+        yield from _unzoned(kind.keyType, True)
+        yield from _unzoned(kind.valueType, True)
 
 
 def check_writable(held: Handle, table: DeltaTable) -> None:

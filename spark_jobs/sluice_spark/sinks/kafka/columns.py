@@ -165,7 +165,7 @@ def _records(batch: pa.RecordBatch, config: KafkaSink) -> Iterator[Record]:
             values[number],
             [(name, part) for name, parts in columns if (part := parts[number]) is not None],
             -1 if partitions is None else -2 if (chosen := partitions[number]) is None or chosen < 0 else chosen,
-            (times[number] or 0) if by_record else 0,
+            times[number] if by_record else None,
             (topics[number], numbers[number], offsets[number]),
         )
 

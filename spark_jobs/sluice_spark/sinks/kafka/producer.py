@@ -46,7 +46,7 @@ class Record(NamedTuple):
     headers: list[tuple[str, bytes]]
     partition: int
     """-1 leaves it to the key."""
-    timestamp: int
+    timestamp: int | None
     """Milliseconds since 1970; 0 means now."""
     origin: tuple[str | None, int | None, int | None]
     """Topic, partition and offset that its row came from; None for those of an aggregate."""
@@ -137,7 +137,7 @@ class Transactions:
                 key=record.key,
                 headers=record.headers,
                 partition=record.partition,
-                timestamp=record.timestamp,
+                timestamp=record.timestamp or 0,  # which the client takes for now
             )
             sent += 1
         if first is not None:
@@ -157,10 +157,11 @@ class Transactions:
                 next_step="raise the topic's max.message.bytes, or add a row rule that refuses such records",
             )
         now, sent = time.time() * 1000, record.timestamp
-        if sent and not max(0, now - topic.before + _MARGIN) <= sent <= now + topic.after - _MARGIN:
+        # Kafka's client sends the time 0 as that of now
+        if sent is not None and not max(1, now - topic.before + _MARGIN) <= sent <= now + topic.after - _MARGIN:
+            why = "takes none so far from now" if sent else "cannot be sent one"
             return RowsRefusedError(
-                f"{record.called} makes a record of the time {sent:,} ms since 1970, and "
-                f"{self._cluster.what} takes none so far from now",
+                f"{record.called} makes a record of the time {sent:,} ms since 1970, and {self._cluster.what} {why}",
                 state=NOTHING_COMMITTED,
                 next_step="raise the topic's message.timestamp.after.max.ms (or before), or write timestamp: now below "
                 "sink.kafka; or add a row rule that refuses such records",

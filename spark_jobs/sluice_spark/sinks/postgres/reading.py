@@ -14,12 +14,14 @@ from pyspark.sql import types as T
 
 from sluice.postgres import literal, name_of
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
-from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, held_type
+from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, beyond_decimal, held_type
 from sluice_spark.sinks.spilled import spilled
 
-__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read", "unlogged"]
+__all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read", "referring", "unlogged"]
 
 _AS_TEXT = (T.StringType, T.DecimalType)
+_OF_DOUBLE = 308
+"""Most digits before the point of a DOUBLE."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +98,21 @@ def unlogged(cursor: Any, table: str) -> str | None:
     return None if found is None else str(found)
 
 
+def referring(cursor: Any, table: str) -> str | None:
+    """Return the constraint of a table whose rows are changed when rows of this one are deleted; None if there is none.
+
+    Such is a foreign key with ``ON DELETE CASCADE``, ``SET NULL`` or ``SET DEFAULT``.
+    """
+    itself = f"to_regclass({literal(table)})"
+    named = "format('%s of %s', quote_ident(conname), conrelid::regclass)"
+    found = one(
+        cursor,
+        f"SELECT min({named}) FROM pg_constraint WHERE contype = 'f' AND confdeltype IN ('c', 'n', 'd') "
+        f"AND (confrelid = {itself} OR confrelid IN (SELECT relid FROM pg_partition_tree({itself})))",
+    )
+    return None if found is None else str(found)
+
+
 def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:
     """Return whether an index of the table, at once and for all of its rows, allows one row for each key."""
     found = fetched(
@@ -113,14 +130,20 @@ def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str)
     there = columns(cursor, table)
     schema = T.StructType(
         [
-            T.StructField(c.name, _numbers(cursor, c.name, table, where) if c.kind == "numeric" else held_type(c.kind))
+            T.StructField(
+                c.name, _numbers(cursor, c.name, table, where) if beyond_decimal(c.kind) else held_type(c.kind)
+            )
             for c in there
         ]
     )
     wanted = pa.schema([pa.field(f.name, arrow_type(f.dataType)) for f in schema.fields])
     given = [
         # numbers of any length, and types that Spark lacks, travel as text
-        f"{name_of(f.name)}::text" if isinstance(f.dataType, _AS_TEXT) else name_of(f.name)
+        f"{name_of(f.name)}::text"
+        if isinstance(f.dataType, _AS_TEXT)
+        else f"{name_of(f.name)}::double precision"
+        if isinstance(f.dataType, T.DoubleType)
+        else name_of(f.name)
         for f in schema.fields
     ]
     cursor.execute(f"SELECT {', '.join(given)} FROM {table}{where}")
@@ -128,12 +151,14 @@ def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str)
 
 
 def _numbers(cursor: Any, column: str, table: str, where: str) -> T.DataType:
-    """Return the type that holds all numbers of a column without limits; text if there is none."""
+    """Return the type that holds all numbers of a column: DOUBLE if a DECIMAL has too few digits for them."""
     name = name_of(column)
     known = f"CASE WHEN {name}::text ~ '^[-0-9.]+$' THEN {name} END"
     asked = f"coalesce(max(scale({known})), 0), coalesce(max(length(trunc(abs({known}))::text)), 1)"
     scale, digits = fetched(cursor, f"SELECT {asked} FROM {table}{where}")[0]
-    return T.DecimalType(LARGEST, int(scale)) if scale + digits <= LARGEST else T.StringType()
+    if scale + digits <= LARGEST:
+        return T.DecimalType(LARGEST, int(scale))
+    return T.DoubleType() if digits <= _OF_DOUBLE else T.StringType()
 
 
 def _typed(batch: pa.RecordBatch, wanted: pa.Schema) -> pa.RecordBatch:

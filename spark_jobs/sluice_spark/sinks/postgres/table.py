@@ -20,9 +20,9 @@ from pyspark.sql import types as T
 
 from sluice.connections import find
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError
+from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, quoted
 from sluice.fields import TAKES_AWAY
-from sluice.postgres import literal, name_of
+from sluice.postgres import literal, name_of, text_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice.storage import file_system
@@ -54,6 +54,8 @@ _ROWS, _BYTES = 1 << 16, 1 << 25
 _METADATA = {"_topic", "_partition", "_offset", "_timestamp", "_run"}
 _SYSTEM = {"tableoid", "xmin", "cmin", "xmax", "cmax", "ctid"}
 """Columns that each table has."""
+_REFERRED = {"23503", "23001"}
+"""The errors of a DELETE for rows that others refer to: at the end of the statement, and at once (RESTRICT)."""
 
 
 def opened(config: PostgresSink, path: str, app_id: str) -> PostgresTable:
@@ -156,6 +158,22 @@ class PostgresTable(TransactionalSink[Any]):
                 problems = self._misfits(cursor, schema)
         self.refuse_misfits(problems)
 
+    def check_replaceable(self) -> None:
+        """Refuse a table whose rows others refer to so that a replacement would change them, too."""
+        with self._begun() as (cursor, _):
+            self._refuse_referring(cursor)
+
+    def _refuse_referring(self, cursor: Any) -> None:
+        found = reading.referring(cursor, self._table)
+        if found is not None:
+            raise ConfigError(
+                f"rows of the {self.path} cannot be deleted or replaced: the foreign key {found} would delete or "
+                "change rows there, too, although the same rows come back",
+                state="nothing was changed",
+                next_step="make it ON DELETE NO ACTION DEFERRABLE, and run again: what refers to rows that come back "
+                "stays as it is",
+            )
+
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
         """Return the offsets of a slice that the table holds, per topic and partition, ascending."""
         with self._begun() as (cursor, _):
@@ -222,13 +240,30 @@ class PostgresTable(TransactionalSink[Any]):
         relation = self._made(cursor, change.schema, empty=not change.staged.files)
         if (gone := change.gone) is not None:
             change.removes(self._held(cursor, gone))
-            cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+            self._refuse_referring(cursor)
+            self._delete(cursor, gone)
             if self._held(cursor, gone):
                 raise self._meddled("does not delete all rows of the interval")
         if change.staged.files:
             self._insert(cursor, change.staged, change.schema)
         self._commits.add(cursor, change.note, relation)
         return True
+
+    def _delete(self, cursor: Any, gone: Slice) -> None:
+        """Delete the rows of a slice; what refers to them is checked when the others have come."""
+        cursor.execute("SET CONSTRAINTS ALL DEFERRED")
+        try:
+            cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+        except AdbcError as error:
+            if getattr(error, "sqlstate", None) not in _REFERRED:
+                raise
+            raise SinkError(
+                f"rows of the {self.path} cannot be replaced, because rows of another table refer to them: "
+                f"{quoted(text_of(error))}",
+                state="nothing of this batch was committed",
+                next_step="make that foreign key DEFERRABLE (ON DELETE NO ACTION), and run again: what refers to rows "
+                "that come back stays as it is",
+            ) from error
 
     def _forget(self, staged: Staged) -> None:
         """Remove files whose rows are in the table; a driver that dies before leaves them to :meth:`sweep`."""
@@ -256,7 +291,7 @@ class PostgresTable(TransactionalSink[Any]):
                 self._commits.make(cursor)
             self._made(cursor, schema, empty=False)
             if gone is not None:
-                cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+                self._delete(cursor, gone)
             statements, upsert = self._statements(cursor, schema)
             return self._unfit(cursor, schema), statements, list(upsert.begin(view=True)) if upsert is not None else []
 

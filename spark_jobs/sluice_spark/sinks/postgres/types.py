@@ -7,7 +7,17 @@ import re
 import pyarrow as pa
 from pyspark.sql import types as T
 
-__all__ = ["LARGEST", "arrow_type", "column_type", "fits", "held_type", "is_text_to", "limit_of", "unsupported"]
+__all__ = [
+    "LARGEST",
+    "arrow_type",
+    "beyond_decimal",
+    "column_type",
+    "fits",
+    "held_type",
+    "is_text_to",
+    "limit_of",
+    "unsupported",
+]
 
 _SIMPLE: dict[type[T.DataType], tuple[str, pa.DataType]] = {
     T.BooleanType: ("boolean", pa.bool_()),
@@ -47,7 +57,7 @@ _HELD: dict[str, T.DataType] = {
     "timestamp without time zone": T.TimestampNTZType(),
 }
 
-_NUMERIC = re.compile(r"numeric(?:\((\d+),(\d+)\))?")
+_NUMERIC = re.compile(r"numeric(?:\((\d+),(-?\d+)\))?")
 LARGEST = 38
 """Most digits of Spark's decimals."""
 
@@ -118,6 +128,11 @@ def held_type(there: str) -> T.DataType:
         return T.StringType() if inner is None else T.ArrayType(inner)
     found = _NUMERIC.fullmatch(there)
     if found is not None:
-        digits, scale = (int(found[1]), int(found[2])) if found[1] else (LARGEST, 18)
-        return T.DecimalType(digits, scale) if scale <= digits <= LARGEST else T.StringType()
+        return T.DecimalType(LARGEST, 18) if beyond_decimal(there) else T.DecimalType(int(found[1]), int(found[2]))
     return _HELD.get(there, T.StringType())
+
+
+def beyond_decimal(there: str) -> bool:
+    """Return whether it is a type of numbers of which no DECIMAL of Spark holds all."""
+    found = _NUMERIC.fullmatch(there)
+    return found is not None and not (found[1] and 0 <= int(found[2]) <= int(found[1]) <= LARGEST)

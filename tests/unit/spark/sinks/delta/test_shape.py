@@ -13,7 +13,17 @@ import pytest
 from deltalake import DeltaTable
 from deltalake import Schema as DeltaSchema
 from deltalake.exceptions import CommitFailedError
-from pyspark.sql.types import ArrayType, BinaryType, DataType, LongType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    DataType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+)
 from tests.fixtures.parquet import stage
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, set_properties, sink
 
@@ -107,6 +117,16 @@ def test_delta_refuses_new_columns_with_names_that_spark_does_not_write(tmp_path
     put(sink(tmp_path), 0)
     with pytest.raises(ConfigError, match="no name of a column"):
         DeltaSink(str(tmp_path), "app", evolve="add").check(wrong)
+
+
+def test_delta_makes_no_table_without_the_feature_that_it_needs(tmp_path: Path) -> None:
+    """delta-rs looks for it everywhere but in maps, and then reads its own table no more."""
+    within = StructType([*SCHEMA.fields, StructField("m", MapType(StringType(), ArrayType(TimestampNTZType())))])
+    with pytest.raises(ConfigError, match="TIMESTAMP_NTZ within MAPs"):
+        sink(tmp_path).check(within)
+    assert not list(tmp_path.iterdir())
+    sink(tmp_path).check(StructType([*within.fields, StructField("t", TimestampNTZType())]))
+    sink(tmp_path).check(StructType([*SCHEMA.fields, StructField("s", ArrayType(TimestampNTZType()))]))
 
 
 NESTED = "allows no nulls: in nested columns"

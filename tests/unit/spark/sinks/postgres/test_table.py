@@ -17,18 +17,20 @@ import pytest
 import sqlalchemy as sa
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import from_arrow_schema
-from tests.contract.sinks import Postgres, commit, put, records
+from tests.contract.sinks import Postgres, commit, note, put, records, rows
 
 from sluice.connections import Connection
 from sluice.errors import CheckpointError, ConfigError, SinkError, SluiceError
 from sluice.postgres import name_of, url_of
+from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import PostgresSink
 from sluice_spark.sinks.base import RowsRefusedError, Staged, StagedFile
+from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
 from sluice_spark.sinks.postgres import trial
 from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.table import PostgresTable
-from sluice_spark.sinks.postgres.types import fits, unsupported
+from sluice_spark.sinks.postgres.types import beyond_decimal, fits, held_type, unsupported
 
 META = "_topic text, _partition int, _offset bigint, _timestamp timestamptz, _run text"
 LONG, TEXT = pa.int64(), pa.string()
@@ -447,6 +449,63 @@ def test_postgres_errors_are_the_users_or_the_sinks(orders: Postgres) -> None:
 def test_postgres_columns_fit_types_that_lose_nothing(kind: T.DataType, there: str, expected: bool) -> None:
     assert fits(kind, there) is expected
     assert unsupported(kind) is None
+
+
+@pytest.mark.parametrize("there", ["numeric", "numeric(40,2)", "numeric(3,5)", "numeric(5,-2)"])
+def test_postgres_numbers_beyond_decimal_are_numbers(there: str) -> None:
+    assert beyond_decimal(there)
+    assert not beyond_decimal("numeric(38,2)")
+    assert held_type(there) == T.DecimalType(38, 18)
+
+
+REFERRING = "CREATE TABLE public.children (parent bigint UNIQUE REFERENCES public.orders (id) {})"
+
+
+def referred(orders: Postgres, action: str) -> PostgresTable:
+    """Return a sink whose row 1 another table refers to."""
+    orders.execute(table_of("id bigint PRIMARY KEY, name text"), REFERRING.format(action))
+    sink = orders.writer()
+    commit(orders, sink, 0, 0, 3)
+    orders.execute("INSERT INTO public.children VALUES (1)")
+    return sink
+
+
+def again(orders: Postgres, sink: PostgresTable) -> None:
+    """Replace all rows by the same ones."""
+    name = "p-1-000001"
+    staged = orders.stage(sink, 1, rows(0, 3, "new"))
+    sink.replace(Slice([OffsetRange("t", 0, 0, 3)]), staged, orders.schema, 1, note("new", 1), name=name)
+
+
+@pytest.mark.parametrize("action", ["ON DELETE CASCADE", "ON DELETE SET NULL", "ON DELETE SET DEFAULT"])
+def test_postgres_rows_whose_deletion_would_change_another_table_are_not_replaced(
+    orders: Postgres, action: str
+) -> None:
+    sink = referred(orders, action)
+    for replace in (sink.check_replaceable, lambda: again(orders, sink)):
+        with pytest.raises(ConfigError, match="children_parent_fkey of children"):
+            replace()
+    assert orders.execute("SELECT parent FROM public.children") == [(1,)]
+    assert set(orders.held().values()) == {"r"}
+
+
+@pytest.mark.parametrize("action", ["DEFERRABLE", "DEFERRABLE INITIALLY DEFERRED"])
+def test_postgres_rows_that_others_refer_to_come_back_as_they_were(orders: Postgres, action: str) -> None:
+    sink = referred(orders, action)
+    sink.check_replaceable()
+    again(orders, sink)
+    assert orders.execute("SELECT parent FROM public.children") == [(1,)]
+    assert set(orders.held().values()) == {"new"}
+
+
+@pytest.mark.parametrize("action", ["", "ON DELETE RESTRICT"])
+def test_postgres_that_keeps_rows_which_others_refer_to_blames_no_record(orders: Postgres, action: str) -> None:
+    sink = referred(orders, action)
+    with pytest.raises(SinkError, match="refer to them") as error:
+        again(orders, sink)
+    assert not isinstance(error.value, RowsRefusedError)
+    assert "DEFERRABLE" in error.value.next_step
+    assert set(orders.held().values()) == {"r"}
 
 
 @pytest.mark.parametrize(
