@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import shlex
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -136,8 +135,6 @@ def _others() -> list[Pipeline]:
 
 def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, Any]]:
     """Return what could not be checked and why (or an empty text), and the problems and the path of each file."""
-    if not _java():
-        return f"{_UNCHECKED}: there is no Java here (apt-get install openjdk-17-jre-headless)", {}
     # here, and with Spark's own settings: no record is read, and the files may ask for different ones
     here, first = Connection("spark_default", "spark", host="local[1]"), next(iter(pipelines.values()))
     files = tuple(str(pipeline.file) for pipeline in pipelines.values())
@@ -161,11 +158,6 @@ def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, Any]]
                 next_step="fix what it reports, or skip this part: sluice validate-spec --no-spark",
             ) from None
     return "", {file: found[str(pipeline.file)] for file, pipeline in pipelines.items()}
-
-
-def _java() -> bool:
-    home = os.environ.get("JAVA_HOME")
-    return (Path(home) / "bin" / "java").exists() if home else shutil.which("java") is not None
 
 
 def _refusal(pipeline: Pipeline, problems: Sequence[str]) -> ConfigError:

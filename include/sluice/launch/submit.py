@@ -16,6 +16,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.preflight import check_places
+from sluice.launch.programs import check_programs
 from sluice.pipeline import Pipeline
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
@@ -129,10 +130,12 @@ def submit(
     Raises
     ------
     ConfigError
-        If a connection that is needed is not defined.
+        If a connection that is needed is not defined, or Java or Spark is not where a variable says.
     SinkError
         If the action writes, and home, sink or quarantine cannot be written.
     """
+    spark_home = os.environ.get("SPARK_HOME") or _spark_home()
+    check_programs(spark_home)
     if action.writes:
         check_places(pipeline)
     settings = settings or pipeline.spark
@@ -147,7 +150,7 @@ def submit(
     light = light and local and "TieredStopAtLevel" not in settings.conf.get("spark.driver.defaultJavaOptions", "")
     env = {
         "SLUICE_HOME": home.root,
-        "SPARK_HOME": os.environ.get("SPARK_HOME") or _spark_home(),
+        "SPARK_HOME": spark_home,
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         # arguments and times without a zone mean the same wherever a driver starts: a JVM of another locale may have no

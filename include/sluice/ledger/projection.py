@@ -80,16 +80,18 @@ def project(connection: sa.Connection, row: Mapping[str, Any]) -> None:
 
 def _plan(connection: sa.Connection, where: Recorded, event: ev.RunPlanned) -> None:
     runs = schema.run
-    again = {
+    again: dict[str, Any] = {
         "state": "open", "recovery": event.recovery, "epoch": event.epoch, "topic_ids": dict(event.topic_ids),
         "closed_at": None, "error": sa.null(), "interval": event.interval, "reason": event.reason,
         # rows of earlier attempts are validated again, together with those of this one
         "verdict": None, "judgement": sa.null(),
+        # an interval is replaced as a whole by each attempt, and its account is that of the last one
+        **({"notes": []} if event.kind == "interval" else {}),
     }  # fmt: skip
     updated = connection.execute(runs.update().where(where.this_run).values(attempts=runs.c.attempts + 1, **again))
     if updated.rowcount == 0:
         fresh = {"kind": event.kind, "attempts": 1, "opened_at": where.at, "sequence": where.id, "notes": []}
-        connection.execute(runs.insert().values(pipeline=where.pipeline, run=where.run, **again, **fresh))
+        connection.execute(runs.insert().values(pipeline=where.pipeline, run=where.run, **again | fresh))
 
 
 def _open_epoch(connection: sa.Connection, where: Recorded, event: ev.EpochOpened) -> None:

@@ -22,7 +22,8 @@ import psutil  # type: ignore[import-untyped]
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.launch import jars
-from sluice.local.machine import free_port, is_free, is_listening, java
+from sluice.launch.programs import java
+from sluice.local.machine import free_port, is_free, is_listening
 from sluice.local.secure import Secure
 from sluice.local.topics import Record, Topics
 

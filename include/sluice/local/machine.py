@@ -1,38 +1,17 @@
-"""What a local server needs from this machine: a Java runtime and free ports."""
+"""Free ports of this machine, for local servers."""
 
 from __future__ import annotations
 
-import os
 import random
-import shutil
 import socket
 
 from sluice.errors import ConfigError
 
-__all__ = ["free_port", "is_free", "is_listening", "java"]
+__all__ = ["free_port", "is_free", "is_listening"]
 
 # Below the kernel's range of ephemeral ports. Otherwise a client that keeps connecting to a killed server's port could
 # get this port as its own, and the server could not use it again.
 _FREE_PORTS = range(20_000, 32_000)
-
-
-def java() -> str:
-    """Return the ``java`` program, from ``JAVA_HOME`` if that is set.
-
-    Raises
-    ------
-    ConfigError
-        If there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    program = shutil.which(f"{home}/bin/java") if home else shutil.which("java")
-    if program is None:
-        raise ConfigError(
-            f"no java in JAVA_HOME={home}" if home else "no java on the PATH",
-            state="nothing was started",
-            next_step="install a Java 17 runtime (apt-get install openjdk-17-jre-headless) or set JAVA_HOME",
-        )
-    return program
 
 
 def is_free(host: str, port: int) -> bool:

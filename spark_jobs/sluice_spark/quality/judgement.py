@@ -57,7 +57,8 @@ class ExpectationResult:
             first = next((line for line in self.exception.splitlines() if line.strip()), "")
             why = [self.exception if observed else quoted(first[:200])]
         elif self.unexpected_count is not None:
-            why.append(f"{self.unexpected_count:,} unexpected ({self.unexpected_percent or 0:.2f} %)")
+            share = "" if self.unexpected_percent is None else f" ({self.unexpected_percent:.2f} %)"
+            why.append(f"{self.unexpected_count:,} unexpected{share}")
         elif observed:
             why.append(f"observed {self.observed!r}")
         return f"{self.expectation}{where} ({self.scope}){': ' if why else ''}{', '.join(why)}"

@@ -95,8 +95,8 @@ def test_validate_spec_names_checks_that_it_left_out(
     monkeypatch.delenv("JAVA_HOME", raising=False)
     if missing == "JAVA_HOME":
         monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    found = None if missing == "java" else "/usr/bin/java"
-    monkeypatch.setattr(shutil, "which", lambda name: found if name == "java" else "/usr/bin/" + name)
+    gone = {"java": "java", "JAVA_HOME": f"{tmp_path}/bin/java"}.get(missing)
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == gone else "/usr/bin/" + name)
     assert sluice("validate-spec", str(file)).exit_code == 0
     sluice.recorded("validate-spec")
 

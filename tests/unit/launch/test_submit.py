@@ -303,6 +303,18 @@ def test_run_is_refused_before_spark_when_a_place_cannot_be_written(
     assert ("SLUICE_HOME" if key == "SLUICE_HOME" else "p.yaml") in caught.value.next_step
 
 
+@pytest.mark.parametrize("variable", ["JAVA_HOME", "SPARK_HOME"])
+def test_run_is_refused_before_spark_when_a_variable_leads_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv(variable, str(tmp_path))
+    with pytest.raises(ConfigError, match=f"in {variable}={tmp_path}") as error:
+        started(RunRequest("r"), pipeline=written(tmp_path))
+    assert variable in error.value.next_step
+    assert not (tmp_path / "home").exists()
+
+
 def test_run_whose_places_can_be_written_leaves_them_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     started(RunRequest("r", Recovery.REPLAY))

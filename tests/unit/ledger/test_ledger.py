@@ -178,6 +178,14 @@ def test_ledger_has_the_second_attempt_of_a_run_and_its_newest_plan(ledger: Ledg
     )
 
 
+def test_ledger_notes_of_an_interval_are_those_of_its_last_attempt(ledger: Ledger) -> None:
+    for kind, kept in (("interval", ["second"]), ("live", ["first", "second"])):
+        for note in ("first", "second"):
+            with attempt(ledger, kind, kind=kind, state="succeeded") as lease:
+                ledger.record(lease, Degraded(note=note))
+        assert ledger.runs.known("p", kind).notes == kept
+
+
 def test_ledger_gives_a_reconciled_batch_to_the_run_that_wrote_it(ledger: Ledger) -> None:
     run(ledger, "a", state=None)
     with attempt(ledger, "b") as lease:

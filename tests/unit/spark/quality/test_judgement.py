@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -43,6 +44,12 @@ def test_judgement_follows_its_results(results: tuple[ExpectationResult, ...], e
     assert judgement.verdict == verdict
     assert judgement.as_dict()["success"] is (verdict in ("passed", "warned"))
     assert bool(judgement.reasons) is (verdict != "passed")
+
+
+def test_result_without_a_share_of_unexpected_values_says_none() -> None:
+    counted = replace(result(success=False), unexpected_count=20)
+    assert counted.why().endswith("20 unexpected")
+    assert replace(counted, unexpected_percent=50.0).why().endswith("20 unexpected (50.00 %)")
 
 
 def test_judgement_names_warnings_behind_the_causes_of_a_failed_verdict() -> None:
