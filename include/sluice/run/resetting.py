@@ -121,7 +121,7 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool, rebuild: 
         )
     which = pipeline.irreplaceable or ("a pipeline that has further sinks (also)" if pipeline.also else None)
     if which is not None or (pipeline.aggregates and not sink.kind.by_value):
-        aggregated = f"sink.{sink.key} beside rows: aggregate, whose rows carry no offsets,"
+        aggregated = f"sink.{sink.key} beside {pipeline.kept_by or 'rows: aggregate'}, whose rows carry no offsets,"
         raise ConfigError(
             f"rows of {name!r} cannot be taken out: {which or aggregated} does not take such rows back",
             state=_UNTOUCHED,

@@ -225,7 +225,6 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("window-partitioned-by-another-column", "sink.delta.partition_by: [id]", "'id'"),
     ],
     "window dedupe processor": [
-        ("into-postgres", "sink: {postgres: {table: t}}", "sink.postgres"),
         ("beside-upsert", "sink: {delta: {path: p, mode: upsert, key: [id]}}", "mode: upsert"),
         ("of-many-rows", "rows: many", "rows"),
         ("of-aggregates", "rows: aggregate", "rows"),
@@ -240,6 +239,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "complete update": [
         ("with-flush", "window.flush: {after: 1d}", "window.flush"),
+        ("into-postgres", "sink: {postgres: {table: t}}", "sink.postgres"),
         ("partitioned", "window.by: [id], sink.delta.partition_by: [id]", "window.output: BASE"),
         ("beside-also", "also: [{kafka: {topic: out}}]", "window.output: BASE"),
     ],
@@ -260,6 +260,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "complete": [("complete-with-hold", "window.hold: {idle_after: 1d}", "window.hold")],
     "dedupe": [
+        ("dedupe-into-kafka", "sink: {kafka: {topic: out}}", "sink.kafka"),
         ("dedupe-key-twice", "dedupe.keys: [id, ID]", "dedupe.keys"),
         ("dedupe-within-zero", "dedupe.within: 0s", "dedupe.within"),
         ("dedupe-beside-split", "quality: {suite: suite.json, split: critical}", "quality.split"),

@@ -49,6 +49,7 @@ PIPELINES = {
     "session-partitioned": ("session", f"{PARTITIONED}: [id]"),
     "console": ("kafka", "sink: {console: {}}"),
     "also-kafka": ("also", ""),
+    "window-into-postgres": ("window", "sink: {postgres: {table: t}}"),
     "window-also": ("window", "also: [{kafka: {topic: out}}]"),
     "also-postgres": ("kafka", "also: [{postgres: {table: t}}]"),
 }  # fmt: skip
