@@ -102,11 +102,11 @@ def test_operator_loses_and_doubles_nothing_when_drivers_die(
     ("sink", "name", "points"),
     [
         ("iceberg", "update", ROUND), ("files", "complete", ("sink-committed",)),
-        ("postgres", "dedupe", ("sink-committed",)), ("kafka", "window", ("sink-committed",)),
+        ("postgres", "update", ("sink-committed",)), ("kafka", "window", ("sink-committed",)),
         *long(
-            *((sink, name, ROUND) for sink in ("iceberg", "files") for name in (*ROWS, "update-panes", "complete")),
-            ("files", "update", ROUND),
-            *(("postgres", name, ROUND) for name in ROWS if name != "dedupe"),
+            *((sink, name, ROUND) for sink in ("iceberg", "files", "postgres") for name in (*ROWS, "complete")),
+            ("iceberg", "update-panes", ROUND),
+            *((sink, "update", ROUND) for sink in ("files", "postgres")),
             *(("kafka", name, ROUND) for name in ("sessions", "processor-alone")),
         ),
     ],

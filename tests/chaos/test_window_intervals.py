@@ -71,8 +71,9 @@ def fed(sandbox: Sandbox, window: dict[str, Any], *, recovery: str = "replay") -
     [
         (SLIDING, "replay", "delta"), (HOURLY, "wal", "delta"), (UPDATED, "replay", "delta"),
         (PANES, "replay", "delta"), (SLIDING, "replay", "iceberg"), (UPDATED, "replay", "files"),
+        (SLIDING, "replay", "postgres"),
     ],
-    ids=["sliding", "by-the-log", "update", "panes", "iceberg", "files"],
+    ids=["sliding", "by-the-log", "update", "panes", "iceberg", "files", "postgres"],
 )  # fmt: skip
 def test_interval_makes_its_windows_again_and_no_others(
     request: pytest.FixtureRequest, window: dict[str, Any], recovery: str, sink: str
@@ -231,7 +232,11 @@ def made_again(stream: Stream, rows: Counter[Any], first: int, last: int, until:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("recovery", "points", "sink"),
-    [("replay", ("sink-committed",), "delta"), ("wal", POINTS, "delta"), ("replay", ("sink-committed",), "iceberg")],
+    [
+        ("replay", ("sink-committed",), "delta"),
+        ("wal", POINTS, "delta"),
+        *(("replay", ("sink-committed",), sink) for sink in ("iceberg", "postgres")),
+    ],
 )
 def test_interval_makes_its_sessions_again(
     request: pytest.FixtureRequest, recovery: str, points: tuple[str, ...], sink: str

@@ -253,7 +253,7 @@ FILE = (
         "window.output: update, complete", "a sink that does not find rows by their values",
         lambda p, _: p.window and p.window.output != "append" and not p.sink.kind.by_value,
         "window.output: {p.window.output} replaces windows that were written before, and sink.{p.sink.key} does not "
-        "find rows by their values: choose output: append, or sink.delta, iceberg or files",
+        "find rows by their values: choose output: append, or sink.delta, iceberg, postgres or files",
     ),
     Limit(
         "window", "rows: many, aggregate", lambda p, _: p.window and not _by_record(p),

@@ -73,5 +73,6 @@ KIND = SinkKind(
     transactional=True,
     replaceable=True,
     readable=True,
+    by_value=True,
     stages_parquet=True,
 )

@@ -239,7 +239,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "complete update": [
         ("with-flush", "window.flush: {after: 1d}", "window.flush"),
-        ("into-postgres", "sink: {postgres: {table: t}}", "sink.postgres"),
+        ("into-kafka", "sink: {kafka: {topic: out}}", "sink.kafka"),
         ("partitioned", "window.by: [id], sink.delta.partition_by: [id]", "window.output: BASE"),
         ("beside-also", "also: [{kafka: {topic: out}}]", "window.output: BASE"),
     ],

@@ -50,6 +50,7 @@ PIPELINES = {
     "console": ("kafka", "sink: {console: {}}"),
     "also-kafka": ("also", ""),
     "window-into-postgres": ("window", "sink: {postgres: {table: t}}"),
+    "window-into-kafka": ("window", "sink: {kafka: {topic: out}}"),
     "window-also": ("window", "also: [{kafka: {topic: out}}]"),
     "also-postgres": ("kafka", "also: [{postgres: {table: t}}]"),
 }  # fmt: skip

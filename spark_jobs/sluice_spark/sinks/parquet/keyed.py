@@ -32,10 +32,13 @@ class Keyed(Slice):
         The names of the columns; the first is a TIMESTAMP, by whose statistics files are chosen.
     wanted
         The keys, as :meth:`of` has them.
+    rows
+        The same, as they came.
     """
 
     keys: Sequence[str] = ()
     wanted: Mapping[int, set[str]] = field(default_factory=dict, repr=False)
+    rows: Sequence[pa.RecordBatch] = field(default=(), repr=False)
 
     @classmethod
     def of(cls, root: str, staged: Staged, keys: Sequence[str]) -> Keyed:
@@ -53,10 +56,11 @@ class Keyed(Slice):
     def among(cls, batches: Iterable[Any], keys: Sequence[str]) -> Keyed:
         """Return the slice of the rows that have the keys of these Arrow batches."""
         wanted: dict[int, set[str]] = {}
-        for batch in batches:
+        rows = list(batches)
+        for batch in rows:
             for moment, rest in zip(moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
                 wanted.setdefault(int(moment), set()).add(rest)
-        return cls((), keys=tuple(keys), wanted=wanted)
+        return cls((), keys=tuple(keys), wanted=wanted, rows=rows)
 
     def _may_hold(self, files: pa.Table) -> Any:
         if not self.wanted:

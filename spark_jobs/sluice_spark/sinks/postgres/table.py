@@ -23,14 +23,14 @@ from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, quoted
 from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of, text_of
-from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import RowsRefusedError, Staged, TakenBackError, of_table
 from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.postgres import reading
+from sluice_spark.sinks.postgres import reading, slices
 from sluice_spark.sinks.postgres.commits import Commits, one
 from sluice_spark.sinks.postgres.database import AdbcError, connected, describe, may_be_of_a_row
 from sluice_spark.sinks.postgres.deleted import Deleted
@@ -239,10 +239,12 @@ class PostgresTable(TransactionalSink[Any]):
         """Delete and insert rows, and add the batch's line to the log."""
         relation = self._made(cursor, change.schema, empty=not change.staged.files)
         if (gone := change.gone) is not None:
+            if isinstance(gone, Keyed):
+                slices.ingest(cursor, gone, _travelling(change.schema))
             change.removes(self._held(cursor, gone))
             self._refuse_referring(cursor)
             self._delete(cursor, gone)
-            if self._held(cursor, gone):
+            if self._count(cursor, gone):
                 raise self._meddled("does not delete all rows of the interval")
         if change.staged.files:
             self._insert(cursor, change.staged, change.schema)
@@ -253,7 +255,7 @@ class PostgresTable(TransactionalSink[Any]):
         """Delete the rows of a slice; what refers to them is checked when the others have come."""
         cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         try:
-            cursor.execute(f"DELETE FROM {self._table} WHERE {_within(gone)}")
+            cursor.execute(f"DELETE FROM {self._table} WHERE {self._within(cursor, gone)}")
         except AdbcError as error:
             if getattr(error, "sqlstate", None) not in _REFERRED:
                 raise
@@ -474,9 +476,11 @@ class PostgresTable(TransactionalSink[Any]):
 
     def _held(self, cursor: Any, gone: Slice) -> dict[tuple[str, int], Any]:
         if not gone.ranges:
+            gone.found = self._count(cursor, gone)
             return {}
         cursor.execute(
-            f"SELECT DISTINCT _topic, _partition, _offset FROM {self._table} WHERE {_within(gone)} ORDER BY 1, 2, 3"
+            f"SELECT DISTINCT _topic, _partition, _offset FROM {self._table} "
+            f"WHERE {self._within(cursor, gone)} ORDER BY 1, 2, 3"
         )
         found: dict[tuple[str, int], list[Any]] = {}
         for batch in cursor.fetch_record_batch():
@@ -488,6 +492,15 @@ class PostgresTable(TransactionalSink[Any]):
                     chosen = offsets[(codes == code) & (partitions == partition)]
                     found.setdefault((topic, int(partition)), []).append(chosen)
         return {key: np.concatenate(parts) for key, parts in found.items()}
+
+    def _count(self, cursor: Any, gone: Slice) -> int:
+        """Return how many rows of a slice the table has."""
+        return int(one(cursor, f"SELECT count(*) FROM {self._table} WHERE {self._within(cursor, gone)}"))
+
+    def _within(self, cursor: Any, gone: Slice) -> str:
+        """Return the condition of a slice's rows, as SQL."""
+        kinds = {column.name: column.kind for column in self._columns(cursor)} if isinstance(gone, Keyed) else {}
+        return slices.within(gone, self._table, kinds)
 
     # --- columns -----------------------------------------------------------------------------------------------
 
@@ -561,30 +574,3 @@ class _DoubtfulError(Exception):
     def __init__(self, told: SluiceError) -> None:
         super().__init__(told.what)
         self.told = told
-
-
-def _within(gone: Slice) -> str:
-    """Return the condition of a slice's rows, as SQL."""
-    return f"({' OR '.join(map(_in_range, gone.ranges)) or 'false'}) AND {_in_time(gone)}"
-
-
-def _in_range(item: OffsetRange) -> str:
-    return (
-        f"(_topic = {literal(item.topic)} AND _partition = {item.partition} AND _offset >= {item.start} "
-        f"AND _offset < {item.end})"
-    )
-
-
-def _in_time(gone: Slice) -> str:
-    ever = Slice([])
-    limits = []
-    if gone.start != ever.start:
-        limits.append(f"_timestamp >= {_moment(gone.start)}")
-    if gone.end != ever.end:
-        limits.append(f"_timestamp < {_moment(gone.end)}")
-    return " AND ".join(limits) or "true"
-
-
-def _moment(milliseconds: int) -> str:
-    # in microseconds, which are exact; to_timestamp() takes a double
-    return f"(timestamptz 'epoch' + {milliseconds} * interval '1 millisecond')"

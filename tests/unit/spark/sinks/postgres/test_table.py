@@ -25,8 +25,10 @@ from sluice.postgres import name_of, url_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import PostgresSink
 from sluice_spark.sinks.base import RowsRefusedError, Staged, StagedFile
+from sluice_spark.sinks.parquet.keyed import Keyed
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged import read_back
+from sluice_spark.sinks.parquet.timed import Timed
 from sluice_spark.sinks.postgres import trial
 from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.table import PostgresTable
@@ -506,6 +508,19 @@ def test_postgres_that_keeps_rows_which_others_refer_to_blames_no_record(orders:
     assert not isinstance(error.value, RowsRefusedError)
     assert "DEFERRABLE" in error.value.next_step
     assert set(orders.held().values()) == {"r"}
+
+
+def test_postgres_finds_rows_by_nulls_and_by_times_beyond_its_own(orders: Postgres) -> None:
+    sink = orders.writer()
+    kinds = {"id": LONG, "name": TEXT}
+    put(orders, sink, 0, records({"id": 1}, {"name": "a"}, {}, **kinds))
+    ever = Timed((), -(1 << 52), 1 << 52, column="_timestamp", after=("_timestamp", -(1 << 52)))
+    assert (sink.held(ever), ever.found) == ({}, 3)
+    staged = orders.stage(sink, 1, records({}, {"name": "a"}, first=2, **kinds))
+    keyed = Keyed.of(sink.staging, staged, ("_timestamp", "id", "name"))
+    sink.replace(keyed, staged, orders.schema, 1, note("new", 1), name="p-1-000001")
+    assert keyed.found == 1, "of the same time and without a name"
+    assert sorted(orders.held()) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

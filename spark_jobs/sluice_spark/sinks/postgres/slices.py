@@ -1,0 +1,95 @@
+"""The rows of a slice as a condition of SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from sluice.postgres import literal, name_of
+from sluice.ranges import OffsetRange
+from sluice_spark.sinks.parquet.everything import Everything
+from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sinks.parquet.timed import Timed
+
+__all__ = ["ingest", "within"]
+
+_KEYS = "pg_temp.sluice_keys"
+_FIRST, _LAST = -210_866_803_200_000, 9_224_318_016_000_000
+"""PostgreSQL's times are between these, in milliseconds since 1970."""
+
+
+def ingest(cursor: Any, gone: Keyed, travelling: pa.Schema) -> None:
+    """Copy the keys of a slice into a temporary table, for :func:`within`.
+
+    Parameters
+    ----------
+    travelling
+        The types in which the columns of rows travel.
+    """
+    wanted = pa.schema([travelling.field(name) for name in gone.keys])
+    rows = [batch.select(list(gone.keys)).cast(wanted) for batch in gone.rows]
+    cursor.execute(f"DROP TABLE IF EXISTS {_KEYS}")  # of a session that a pooler lends
+    cursor.adbc_ingest("sluice_keys", pa.RecordBatchReader.from_batches(wanted, rows), mode="create", temporary=True)
+
+
+def within(gone: Slice, table: str, kinds: Mapping[str, str]) -> str:
+    """Return the condition of a slice's rows.
+
+    Parameters
+    ----------
+    table
+        The name of the table, as SQL.
+    kinds
+        The types of its columns, as PostgreSQL writes them, if rows are chosen by their keys.
+    """
+    match gone:
+        case Everything():
+            return "true"
+        case OfRuns():
+            return f"_run IN ({', '.join(map(literal, sorted(gone.runs))) or 'NULL'})"
+        case Timed():
+            at = name_of(gone.column)
+            after = gone.after and f"{name_of(gone.after[0])} > {_moment(gone.after[1])}"
+            return " AND ".join(filter(None, [*_between(at, gone), after])) or f"{at} IS NOT NULL"
+        case Keyed():
+            return _of_keys(gone, table, kinds)
+    in_time = " AND ".join(_between("_timestamp", gone)) or "true"
+    return f"({' OR '.join(map(_in_range, gone.ranges)) or 'false'}) AND {in_time}"
+
+
+def _of_keys(gone: Keyed, table: str, kinds: Mapping[str, str]) -> str:
+    time, *others = gone.keys
+    same = f"keys.{name_of(time)} = {table}.{name_of(time)}"
+    if others:  # as texts: equal values of a type have the same one, and so have NULLs
+        ours = ", ".join(f"{table}.{name_of(name)}" for name in others)
+        theirs = ", ".join(f"keys.{name_of(name)}::{kinds[name]}" for name in others)
+        same += f" AND ROW({ours})::text = ROW({theirs})::text"
+    return f"EXISTS (SELECT FROM {_KEYS} AS keys WHERE {same})"
+
+
+def _in_range(item: OffsetRange) -> str:
+    return (
+        f"(_topic = {literal(item.topic)} AND _partition = {item.partition} AND _offset >= {item.start} "
+        f"AND _offset < {item.end})"
+    )
+
+
+def _between(column: str, gone: Slice) -> list[str]:
+    """Return the conditions that a time is in the interval of a slice."""
+    ever, limits = Slice([]), []
+    if gone.start != ever.start:
+        limits.append(f"{column} >= {_moment(gone.start)}")
+    if gone.end != ever.end:
+        limits.append(f"{column} < {_moment(gone.end)}")
+    return limits
+
+
+def _moment(milliseconds: int) -> str:
+    if not _FIRST < milliseconds < _LAST:
+        return f"timestamptz '{'-' if milliseconds < 0 else ''}infinity'"
+    # in microseconds, which are exact; to_timestamp() takes a double
+    return f"(timestamptz 'epoch' + {milliseconds} * interval '1 millisecond')"
