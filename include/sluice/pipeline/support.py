@@ -251,9 +251,10 @@ FILE = (
     # what is kept from run to run
     Limit(
         "window.output: update, complete", "a sink that does not find rows by their values",
-        lambda p, _: p.window and p.window.output != "append" and not p.sink.kind.by_value,
+        lambda p, _: p.window and p.window.output != "append"
+        and not (p.sink.kind.by_value or p.sink.kind.at_least_once),
         "window.output: {p.window.output} replaces windows that were written before, and sink.{p.sink.key} does not "
-        "find rows by their values: choose output: append, or sink.delta, iceberg, postgres or files",
+        "find rows by their values: choose output: append, or another sink, such as sink.delta",
     ),
     Limit(
         "window", "rows: many, aggregate", lambda p, _: p.window and not _by_record(p),

@@ -76,11 +76,16 @@ class WindowWriter(StatefulWriter):
         from sluice_spark.batch.paned import in_its_way  # a subclass is there
 
         writer = in_its_way(self, opening)
-        if writer.window.output == "complete":
+        if writer.window.output == "complete" and self._replaces:
             writer.refuse_to_empty(opening)
         writer = replace(writer, former_to=opening.former_to(self.pipeline))
         writer.refuse_other_types(opening)
         return writer
+
+    @property
+    def _replaces(self) -> bool:
+        """Whether the sink keeps rows that later ones can take the place of."""
+        return self.pipeline.sink.kind.by_value
 
     def refuse_to_empty(self, opening: Opening) -> None:
         """Refuse to put a first result in place of rows that another program wrote.
@@ -202,12 +207,13 @@ class WindowWriter(StatefulWriter):
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
         """Commit staged windows, in place of those that ``window.output`` says.
 
-        With ``update``, those with the same bounds and keys; with ``complete``, all rows.
+        With ``update``, those with the same bounds and keys; with ``complete``, all rows. A sink that keeps no rows is
+        handed the windows that the batch changed, or all of them.
         """
         if self.afresh is not None:
             return self._in_place_of_open(self.afresh, staged, batch, note, fence)
         whole = self.window.output == "complete"
-        if self.window.output == "append" or not (staged.files or whole):
+        if self.window.output == "append" or not self._replaces or not (staged.files or whole):
             return super().commit_rows(staged, batch, note, fence)
         sink = cast(ReplaceableSink, self.sink)
         sink.check_replaceable()
@@ -220,7 +226,7 @@ class WindowWriter(StatefulWriter):
         self, begun: int, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None
     ) -> bool:
         """Commit staged windows in place of all that are not closed; with ``output: append``, there is neither."""
-        if not self.pipeline.sink.kind.by_value:  # nor has it any window that is not closed
+        if not self._replaces:
             return super().commit_rows(staged, batch, note, fence)
         sink = cast(ReplaceableSink, self.sink)
         since = _EVER_AGO if self.former_to is None else self.former_to + 1
