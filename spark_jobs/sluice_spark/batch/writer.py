@@ -181,12 +181,12 @@ class BatchWriter:
         Raises
         ------
         RowsRefusedError
-            If they are not known, if rows are not of single records, or if state was made of them already; if they
-            are too many, so that the table is at fault and no value.
+            If they are not known, or if rows are not of single records; if they are too many, so that the table is at
+            fault and no value.
         """
         new = error.rows.keys() - self.refusals.records.keys()
         all_of_them = _FEW < staged.rows <= len(new)
-        if not new or all_of_them or len(new) > MOST or not self.traced or self.pipeline.keeps is not None:
+        if not new or all_of_them or len(new) > MOST or not self.traced:
             raise error
         logger.warning("%s; records that go to the quarantine for it: %d", error.what, len(new))
         point("rows-refused")

@@ -200,8 +200,13 @@ def _json_field(f: T.StructField, text: Column) -> Read:
     if isinstance(kind, (T.VarcharType, T.CharType)):
         read.problems.append(("type", F.char_length(column) > kind.length))
     if not f.nullable:
-        read.problems.append(("not_null", column.isNull()))
+        read.problems.append(("not_null", _is_missing(column, kind)))
     return read
+
+
+def _is_missing(column: Column, kind: T.DataType) -> Column:
+    """Return whether a field has no value; JSON's null is one to a VARIANT, unless it is asked."""
+    return column.isNull() | F.is_variant_null(column) if isinstance(kind, T.VariantType) else column.isNull()
 
 
 def _is_floating(kind: T.DataType) -> bool:
@@ -246,6 +251,8 @@ def _value(column: Column, kind: T.DataType) -> Column:
         return F.try_variant_get(column, "$", "string")
     if isinstance(kind, T.DecimalType):
         return F.try_variant_get(column, "$", kind.simpleString())
+    if isinstance(kind, T.VariantType):
+        return F.when(~F.is_variant_null(column), column)
     return column.try_cast(kind) if isinstance(kind, T.ByteType) or type(kind) in SHAPES else column
 
 
@@ -253,7 +260,7 @@ def _problems(column: Column, kind: T.DataType) -> list[tuple[str, Column]]:
     """Return the rules for a field of the type of :func:`_parsed`, including its parts."""
     if isinstance(kind, T.StructType):
         found = [p for f in kind.fields for p in _problems(column.getField(f.name), f.dataType)]
-        missing = [column.getField(f.name).isNull() for f in kind.fields if not f.nullable]
+        missing = [_is_missing(column.getField(f.name), f.dataType) for f in kind.fields if not f.nullable]
         return found + [("not_null", column.isNotNull() & m) for m in missing]
     if isinstance(kind, T.ArrayType):
         return _of_elements(column, kind.elementType)

@@ -339,9 +339,9 @@ def _follows(tables: Tables, table: Sink, what: str) -> None:
     if held > last_planned:
         raise contradiction(
             f"{what} {table.path} holds batch {held}, but the checkpoint {checkpoint.path} has no plan "
-            f"beyond {last_planned}: it was removed or rolled back",
-            f"restore the checkpoint from a copy; or go on with a fresh one: {begin_again(tables.pipeline)}, and with "
-            "--rebuild-state if windows or keys are to stay open",
+            f"beyond {last_planned}: it was removed or rolled back, or is in another SLUICE_HOME",
+            "name that home, or restore the checkpoint from a copy; or go on with a fresh one: "
+            f"{begin_again(tables.pipeline)}, and with --rebuild-state if windows or keys are to stay open",
         )
     if held < last_done:
         raise contradiction(

@@ -188,13 +188,13 @@ class RedriveRun(Run):
                 self._beside_intervals()
                 fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
                 records = partial(self._window, spark, tables, window)
-                came = _offsets(records(writer))
-                if not came:
+                there = _offsets(records(writer))
+                if not there:  # an earlier portion took them
                     continue
-                ranges = _ranges(came)
+                ranges = _ranges(there)
                 _RefusedBatch(
                     self.context, lease, spark, tables, tables.sink.version() + 1, ranges, writer, emptying, records,
-                    came, self.action.dropping, label=f"redriving {sum(map(len, ranges)):,} records", fence=fence,
+                    there, self.action.dropping, label=f"redriving {sum(map(len, ranges)):,} records", fence=fence,
                 ).execute()  # fmt: skip
         point("query-ended")
 

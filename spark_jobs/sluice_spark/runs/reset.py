@@ -219,7 +219,8 @@ class ResetRun(EpochRun):
     def plan(self, tables: Tables, source: Source, states: Sequence[TopicState] | None = None) -> Reset:
         """Return what is to be done."""
         name = self.pipeline.name
-        if not self.ledger.runs.newest(name, kind="live", limit=1):
+        # a ledger that was lost knows no run, and what the sink holds it has been told just now
+        if not self.ledger.runs.newest(name, kind="live", limit=1) and not self.ledger.offsets.reached(name):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to reset",
                 state=_KEPT,

@@ -397,9 +397,14 @@ class FurtherSinks:
                 done = replacing.replace(gone, staged, schema, batch, note, name=name) is not None
         except (ConfigError, CheckpointError, SinkError) as error:
             error.state = f"{self.first} has batch {batch}, and {sink.path} may not; {_KNOWN_LATER}"
-            error.next_step += f"; or go on without this batch there: {begin_again(self.pipeline)}"
+            without = f"or go on without this batch there: {begin_again(self.pipeline)}"
             if isinstance(error, RowsRefusedError):
                 error.rows = {}  # the first sink has them
+                # a row rule is for the batches after it: the rows of this one are staged
+                then = f"for later batches, {error.next_step}"
+                error.next_step = f"change {sink.path} so that it takes these rows, and run again; {without}; {then}"
+            else:
+                error.next_step += f"; {without}"
             raise
         point("also-committed")
         return done

@@ -164,7 +164,8 @@ class Feed(Planned):
 
     def held(self, path: str = "table") -> Counter[Any]:
         names = ("tailnum", "first_departure", "last_departure", "legs", "route", "unseen", "inherited")
-        found = self.sandbox.rows_of_sink(path)
+        copy = None if path == "table" else self.sandbox.rows(path)
+        found = self.sandbox.rows_of_sink() if copy is None else copy.to_pylist()
         return Counter(tuple(tuple(v) if isinstance(v := row[n], list) else v for n in names) for row in found)
 
     def assert_exact(self) -> None:

@@ -18,7 +18,7 @@ from tests.fixtures.database import PostgresSandbox
 from tests.fixtures.folder import FolderSandbox
 from tests.fixtures.lake import IcebergSandbox
 from tests.fixtures.outward import WriterSandbox
-from tests.fixtures.runs import KeptSandbox, Sandbox, consume
+from tests.fixtures.runs import KeptSandbox, consume
 from tests.fixtures.stream import StreamSandbox, origin
 
 from sluice.local.servers import Postgres
@@ -75,8 +75,13 @@ class Box(KeptSandbox):
         """Return what is compared of a refused record."""
         return key, value
 
+    def rows_of_sink(self) -> list[dict[str, Any]]:
+        table = self.rows("table")
+        return [] if table is None else list(table.to_pylist())
+
     def refused(self) -> list[dict[str, Any]]:
-        return Sandbox.rows_of_sink(self, self.refusals)
+        table = self.rows(self.refusals)
+        return [] if table is None else list(table.to_pylist())
 
     def astray(self) -> list[str]:
         """What was staged, and no commit names."""
@@ -131,7 +136,7 @@ class _Outward(Box):
 class FolderBox(FolderSandbox, _Outward):
     """Into a folder of Parquet files, whose manifest says which count."""
 
-    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
+    def rows_of_sink(self) -> list[dict[str, Any]]:
         return self.lines()
 
     def state_of_sink(self) -> Any:
@@ -153,7 +158,7 @@ class IcebergBox(IcebergSandbox, _Outward):
         """Let this process open the catalog again: its file is another one of the same name."""
         catalog._opened.cache_clear()
 
-    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
+    def rows_of_sink(self) -> list[dict[str, Any]]:
         return self.lines()
 
     def state_of_sink(self) -> Any:
@@ -172,7 +177,7 @@ class WriterBox(WriterSandbox, _Outward):
     at_least_once = True
     unkept = ("name",)
 
-    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
+    def rows_of_sink(self) -> list[dict[str, Any]]:
         file = self.collected / "rows.jsonl"
         found = []
         for line in file.read_bytes().split(b"\n")[:-1] if file.exists() else []:
@@ -242,7 +247,7 @@ class PostgresBox(OnPostgres, PostgresSandbox, _Outward):
     def rewind(self, *, killed: bool) -> None:
         self._copy(self._name, f"{self._name}_before")
 
-    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
+    def rows_of_sink(self) -> list[dict[str, Any]]:
         return self.orders()
 
     def astray(self) -> list[str]:
@@ -284,12 +289,9 @@ class TopicBox(StreamSandbox, _Outward):
             self.file.read_text().replace(before, self.target).replace(f"{self.topic}-out-0", self.target)
         )
 
-    def rows_of_sink(self, path: str = "table") -> list[dict[str, Any]]:
+    def rows_of_sink(self) -> list[dict[str, Any]]:
         names = ("_topic", "_partition", "_offset")
-        sent = self.sent()
-        if not all("_offset" in dict(r.headers) for r in sent):  # rows of windows come from no single record
-            return [json.loads(r.value) | {"_run": dict(r.headers)["_run"].decode()} for r in sent]
-        return [json.loads(r.value) | dict(zip(names, origin(r), strict=True)) for r in sent]
+        return [json.loads(r.value) | dict(zip(names, origin(r), strict=True)) for r in self.sent()]
 
     def astray(self) -> list[str]:
         """Nothing: staged files stay until their run is judged, and then for a day."""

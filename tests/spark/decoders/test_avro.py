@@ -181,6 +181,12 @@ def test_registry_check_does_not_follow_references(registry: StandIn) -> None:
     Registry.named("schema_registry_default").check()
 
 
+def test_registry_whose_connection_has_no_host_is_a_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AIRFLOW_CONN_SCHEMA_REGISTRY_DEFAULT", '{"conn_type": "http", "port": 8081}')
+    with pytest.raises(ConfigError, match="has no host"):
+        Registry.named("schema_registry_default").check()
+
+
 def test_registry_that_fails_names_the_cause_and_no_secret(registry: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = Registry.named("schema_registry_default")
     asked.check()

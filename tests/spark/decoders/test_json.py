@@ -347,6 +347,16 @@ def test_json_type_rounds_no_number_of_more_digits_than_it_holds(spark: SparkSes
         assert dict(zip(wanted, rules, strict=True)) == wanted, schema
 
 
+def test_json_null_of_a_variant_is_no_value(spark: SparkSession) -> None:
+    spec = {"json": {"schema": "v VARIANT NOT NULL, w VARIANT, s STRUCT<a: VARIANT>, l ARRAY<VARIANT>"}}
+    texts = [b'{"v": null}', b'{"v": {"a": null}, "w": null, "s": {"a": null}, "l": [null, 1]}']
+    frame = decode(frame_of(spark, [Record(text) for text in texts]), pipeline_for(spec).decode)
+    data = ("{}.w IS NULL", "{}.s.a IS NULL", "{}.l[0] IS NULL", "to_json({}.v)")
+    found = frame.selectExpr(f"`{RULE}`", *(text.format("__sluice_data") for text in data)).collect()
+    assert [tuple(row) for row in found][1] == (None, True, True, True, '{"a":null}')
+    assert found[0][0] == "not_null"
+
+
 def test_parquet_file_with_a_variant_is_left(spark: SparkSession, tmp_path: Path) -> None:
     spark.sql("SELECT 1 AS id, parse_json('{\"a\": 1}') AS v").coalesce(1).write.parquet(str(tmp_path / "t"))
     (file,) = (tmp_path / "t").glob("*.parquet")

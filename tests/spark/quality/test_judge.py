@@ -199,6 +199,7 @@ def test_judge_reports_a_session_that_cannot_be_had_as_an_error(court: Court, tm
             [{"type": "expect_column_values_to_be_unique"}, NUL | {"severity": "fatal"}, expect(UNIQUE, column="valu")],
             ["line 1: expectation 1 ", "'fatal'", "expect_column_values_to_be_null", "'valu'"],
         ),
+        ({}, [expect("column_values_to_be_between", column="value", min_value=5, max_value=1)], ["min_value 5 is"]),
         ({"sink": "{delta: {path: judged, partition_by: [valu]}}"}, [], ["sink.delta.partition_by"]),
         ({"also": "[{delta: {path: copied, partition_by: [valu]}}]"}, [], ["also[0].delta.partition_by"]),
         ({"transform": "{sql: 'SELECT *, 1 AS total FROM source'}"}, [expect(UNIQUE, column="totl")], ["'totl'"]),

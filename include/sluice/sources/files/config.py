@@ -76,6 +76,10 @@ class FileSource(SourceConfig):
         separator, quote = self._marks
         return next(csv.reader(io.StringIO(header, newline=""), delimiter=separator, quotechar=quote), [])
 
+    def declares(self, columns: Sequence[str]) -> bool:
+        """Return whether these are the columns of the schema, in its order."""
+        return [name.strip().casefold() for name in columns] == [name.casefold() for name in self._declared]
+
     def misplaced(self, header: str) -> str | None:
         """Return a declared column that a header has in the place of another one; None if there is none."""
         there = [name.strip().casefold() for name in self.columns_in(header)]

@@ -27,6 +27,10 @@ logger = logging.getLogger("sluice")
 
 _ATTEMPTS = 5
 _THREADS = 8
+_OF_HEADER = (
+    "write the columns of decode.csv.schema as the file's header has them, in their order; or move the file away, or "
+    "read such files with a pipeline of their own"
+)
 _STATE = "nothing was read or written now; what earlier runs wrote is in the sink"
 
 
@@ -199,14 +203,13 @@ class Files(Source):
                     self.notes.append(f"{name} {why}, and is left to the next run")
                     continue
                 header = None if found.header is None else found.header.decode(errors="replace")
-                if header is not None and columns is not None and columns[0] != header:
-                    if not self.config.header:
-                        drift = f"other columns than {columns[1]}: {_drift(columns[0], header)}"
-                        drifted.setdefault(drift, []).append(name)
-                    elif self.config.columns_in(columns[0]) != self.config.columns_in(header):
-                        raise self._other_columns(name, header, columns)
-                if self.config.header and header is not None and (column := self.config.misplaced(header)) is not None:
-                    raise self._misplaced(name, header, column)
+                if header is not None and self.config.header:
+                    if (unlike := self._unlike(header, columns)) is not None:
+                        unfit.append((name, unlike))
+                        continue
+                elif header is not None and columns is not None and columns[0] != header:
+                    drift = f"other columns than {columns[1]}: {_drift(columns[0], header)}"
+                    drifted.setdefault(drift, []).append(name)
                 if self.config.objects and columns is not None and columns[0] == header:
                     header = None  # written down where it changes
                 elif header is not None:
@@ -223,7 +226,7 @@ class Files(Source):
             raise ConfigError(
                 f"{name} cannot be read: {reason}; nor can any other new file",
                 state=f"{_STATE}; no file of this look was taken",
-                next_step="move the file away, or have it written in another way",
+                next_step=_OF_HEADER if self.config.header else "move the file away, or have it written in another way",
             ) from reason
         return entries
 
@@ -249,20 +252,18 @@ class Files(Source):
         except Exception as error:  # each decompressor has errors of its own
             return f"cannot be read ({described(error)})"
 
-    def _other_columns(self, name: str, header: str, columns: tuple[str, str]) -> ConfigError:
-        return ConfigError(
-            f"{name} has the columns {quoted(header[:200])}, where {columns[1]} has {quoted(columns[0][:200])}",
-            state=f"{_STATE}; no file of this look was taken",
-            next_step="move the file away, or read such files with a pipeline of their own",
-        )
+    def _unlike(self, header: str, columns: tuple[str, str] | None) -> UnfitError | None:
+        """Return why the rows below a header are not those of the file before; None if they are read alike.
 
-    def _misplaced(self, name: str, header: str, column: str) -> ConfigError:
-        return ConfigError(
-            f"{name} has the columns {quoted(header[:200])}, and decode.csv.schema has {column!r} in another place: "
-            "fields are taken in the order of the schema, so values would be in each other's columns",
-            state=f"{_STATE}; no file of this look was taken",
-            next_step="write the columns of decode.csv.schema in the order of the files",
-        )
+        Fields are taken in the order of the schema, whatever the header calls them. If the schema follows a new header,
+        such files are read.
+        """
+        there, says = self.config.columns_in(header), f"it has the columns {quoted(header[:200])}"
+        if (column := self.config.misplaced(header)) is not None:
+            return UnfitError(f"{says}, and decode.csv.schema has {column!r} in another place")
+        if columns is None or there == self.config.columns_in(columns[0]) or self.config.declares(there):
+            return None
+        return UnfitError(f"{says}, where {columns[1]} has {quoted(columns[0][:200])}")
 
     def _unreadable(self, what: str, error: OSError) -> SourceUnreachableError:
         return SourceUnreachableError(

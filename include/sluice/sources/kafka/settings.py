@@ -71,6 +71,16 @@ def _mistake(properties: Mapping[str, str]) -> tuple[str, str] | None:
     for key in ("sasl.mechanism", "sasl.mechanisms"):
         if (mechanism := properties.get(key)) is not None and mechanism not in _LOGIN_MODULE:
             return f"{key} {mechanism!r} is not supported", f"write one of {', '.join(_LOGIN_MODULE)}"
+    for prefix, kind in (("sasl.", "SASL"), ("ssl.", "SSL")):
+        given = sorted(key for key in properties if key.startswith(prefix))
+        if unknown := [key for key in given if key not in _PYTHON]:
+            known = ", ".join(key for key in _PYTHON if key.startswith(prefix))
+            return f"{unknown[0]!r} is not a key that is read", f"write it by {known}"
+        if given and kind not in protocol:
+            return (
+                f"{given[0]} has no effect with security.protocol {protocol}",
+                f"write security.protocol, such as {'SASL_SSL' if kind == 'SASL' else 'SSL'}, or leave {given[0]} out",
+            )
     return None
 
 
@@ -99,6 +109,13 @@ class KafkaSettings:
                 f"connection {connection.conn_id!r} is not a Kafka connection with bootstrap.servers in its extra",
                 state="nothing was read or written",
                 next_step='give it the type kafka and the extra {"bootstrap.servers": "host:9092"}',
+            )
+        if connection.login or connection.password:
+            raise ConfigError(
+                f"connection {connection.conn_id!r}: login and password of a Kafka connection have no effect",
+                state="nothing was read or written",
+                next_step="leave them out of the connection; if the broker wants a login, write sasl.username and "
+                "sasl.password into its extra, with security.protocol and sasl.mechanism",
             )
         properties["bootstrap.servers"] = bootstrap
         if wrong := _mistake(properties):

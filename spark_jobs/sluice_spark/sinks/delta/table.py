@@ -18,6 +18,7 @@ from urllib.parse import unquote
 import pyarrow as pa
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
+from deltalake.schema import PrimitiveType
 from deltalake.transaction import AddAction, RemoveAction
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
@@ -204,7 +205,7 @@ class DeltaSink(StagesParquet, Writer):
                 evolved = [*self._widened(table, version), *(column.as_dict() for column in added)]
                 table.create_write_transaction(
                     _entries(staged),
-                    **(self._adding(columns) if added else self._appending(schema)),
+                    **(self._adding(table, columns) if added else self._appending(schema)),
                     partition_by=self.partition_by,
                     commit_properties=CommitProperties(
                         custom_metadata={NOTE: full | self._guard.look_back() | _named(evolved) | _folders(staged)},
@@ -233,13 +234,15 @@ class DeltaSink(StagesParquet, Writer):
         return {"mode": "append", "schema": _schema(nullable(schema))}
 
     @staticmethod
-    def _adding(columns: StructType) -> dict[str, Any]:
+    def _adding(table: DeltaTable, columns: StructType) -> dict[str, Any]:
         """Return the arguments of a transaction that also changes the table's columns.
 
         delta-rs does so only for an overwrite. What it overwrites are the files that match the filters, and nothing
-        is in an empty list: it removes none.
+        is in an empty list: it removes none. The column of the filter must be one that the table has, of a plain type.
         """
-        return {"mode": "overwrite", "schema": _schema(columns), "partition_filters": [("_run", "in", [])]}
+        plain = [field.name for field in table.schema().fields if isinstance(field.type, PrimitiveType)]
+        column = "_run" if "_run" in plain else plain[0]
+        return {"mode": "overwrite", "schema": _schema(columns), "partition_filters": [(column, "in", [])]}
 
     def _metadata(self, note: Mapping[str, Any], version: int) -> dict[str, Any]:
         return {**note, "app_id": self.app_id, "version": version, "attempt": uuid.uuid4().hex}
@@ -413,7 +416,7 @@ class DeltaSink(StagesParquet, Writer):
             note = {"app_id": f"{self.app_id}:columns"} | self._guard.look_back() | _named(names)
             table.create_write_transaction(
                 [],
-                **self._adding(columns),
+                **self._adding(table, columns),
                 partition_by=self.partition_by,
                 commit_properties=CommitProperties(custom_metadata={NOTE: note}, max_commit_retries=0),
             )

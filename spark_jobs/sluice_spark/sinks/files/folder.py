@@ -23,6 +23,7 @@ from pyspark.sql import types as T
 
 from sluice.delta.names import owner
 from sluice.errors import BEGIN_ANEW, CheckpointError, SinkError
+from sluice.pipeline.window import END, START
 from sluice.sinks.files import FilesSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
 from sluice.storage import file_system
@@ -289,7 +290,8 @@ def _actions(state: State) -> pa.Table:
     """Return the files with the statistics by which a slice's rows are searched for."""
     files = list(state.files.values())
     kinds = {
-        "_topic": pa.string(), "_partition": pa.int64(), "_offset": pa.int64(), "_timestamp": pa.timestamp("us", "UTC"),
+        "_topic": pa.string(), "_partition": pa.int64(), "_offset": pa.int64(),
+        **dict.fromkeys(("_timestamp", START, END), pa.timestamp("us", "UTC")),
     }  # fmt: skip
     columns: dict[str, Any] = {
         "path": pa.array([file["path"] for file in files], pa.string()),
@@ -298,7 +300,7 @@ def _actions(state: State) -> pa.Table:
     for name, kind in kinds.items():
         for short, long in (("min", "minValues"), ("max", "maxValues")):
             found = [file["stats"][long].get(name) for file in files]
-            if name == "_timestamp":
+            if pa.types.is_timestamp(kind):
                 found = [_time(text) for text in found]
             columns[f"{short}.{name}"] = pa.array(found, kind)
     return pa.table(columns)

@@ -12,12 +12,13 @@ import base64
 import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import takewhile
 from typing import Any
 
 import pyarrow as pa
 from pyiceberg import exceptions as ice
+from pyiceberg.conversions import from_bytes
 from pyiceberg.io.pyarrow import parquet_files_to_data_files
 from pyiceberg.table import Table
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
@@ -26,6 +27,7 @@ from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.pipeline.window import END, START
 from sluice.sinks.iceberg import IcebergSink
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
@@ -53,6 +55,13 @@ _BOUNDED = {
 }
 """Each commit writes all snapshots to a file, and the names of all manifests to another one: without these settings of
 a new table, commits would get slower and slower."""
+
+
+_SEARCHED = {
+    **dict.fromkeys(("_partition", "_offset"), pa.int64()),
+    **dict.fromkeys(("_timestamp", START, END), pa.timestamp("us", "UTC")),
+}
+"""The columns by whose bounds files are searched."""
 
 
 def opened(config: IcebergSink, path: str, app_id: str) -> IcebergTable:
@@ -215,7 +224,8 @@ class IcebergTable(TransactionalSink[Table]):
         note = next((note for note in self.notes(newer_than=number - 1) if note["version"] == number), {})
         names = set(note.get("folders", ()))
         if not names:  # its snapshot has expired, or an earlier version committed it
-            with telling(self.path):
+            held: list[str] = []
+            with telling(self.path), suppress(pa.ArrowInvalid):  # of a table that never had a file
                 held = table.inspect.all_files().column("file_path").to_pylist()
             names = {part for path in held for part in path.split("/")[:-1]}  # of what others wrote, folders below
         fs, _ = file_system(self.staging)
@@ -315,10 +325,20 @@ class IcebergTable(TransactionalSink[Table]):
 
     def _found(self, table: Table, gone: Slice) -> dict[str, Found]:
         """Return the files with rows of a slice, by path below the location."""
-        tasks = list(table.scan().plan_files())
-        paths = [_relative(table, task.file.file_path) for task in tasks]
-        counts = [task.file.record_count for task in tasks]
-        return gone.find(self.staging, pa.table({"path": pa.array(paths, pa.string()), "num_records": counts}))
+        files = [task.file for task in table.scan().plan_files()]
+        columns: dict[str, Any] = {
+            "path": pa.array([_relative(table, file.file_path) for file in files], pa.string()),
+            "num_records": pa.array([file.record_count for file in files], pa.int64()),
+        }
+        for name, kind in _SEARCHED.items():
+            field = next((field for field in table.schema().fields if field.name == name), None)
+            if field is None:
+                continue
+            for short, bounds in (("min", "lower_bounds"), ("max", "upper_bounds")):
+                found = [(getattr(file, bounds) or {}).get(field.field_id) for file in files]
+                values = [None if bound is None else from_bytes(field.field_type, bound) for bound in found]
+                columns[f"{short}.{name}"] = pa.array(values, pa.int64()).cast(kind)
+        return gone.find(self.staging, pa.table(columns))
 
     def _may_have_landed(self, change: Change) -> bool:
         try:

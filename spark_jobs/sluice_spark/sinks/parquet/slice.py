@@ -31,6 +31,7 @@ __all__ = [
     "Slice",
     "as_written",
     "discard",
+    "lacking",
     "moments",
     "offsets_in",
     "opened",
@@ -160,6 +161,8 @@ class Slice:
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
             values = partition_of(path)
             columns = [name for name in _COLUMNS if name not in values]
+            if (count := lacking(handle, columns)) is not None:
+                return Found(0, count, {})
             parquet = opened(handle, read_dictionary=[name for name in columns if name == "_topic"])
             for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
                 total += batch.num_rows
@@ -172,6 +175,8 @@ class Slice:
         """Return what a file holds of a slice that is not found by offsets."""
         rows = total = 0
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
+            if (count := lacking(handle, columns[:1])) is not None:
+                return Found(0, count, {})
             for batch in opened(handle).iter_batches(batch_size=1 << 18, columns=columns):
                 total += batch.num_rows
                 rows += sum(int(chosen.sum()) for _, chosen in self._masks(batch, {}))
@@ -287,6 +292,15 @@ def _copy(
 
 def partition_of(path: str) -> Mapping[str, str | None]:
     return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
+
+
+def lacking(handle: Any, columns: Sequence[str]) -> int | None:
+    """Return how many rows a file has that lacks one of these columns, as one from before they were added; else None.
+
+    It has no row of a slice then.
+    """
+    there = pq.ParquetFile(handle)
+    return None if set(columns) <= set(there.schema_arrow.names) else int(there.metadata.num_rows)
 
 
 def opened(handle: Any, **options: Any) -> pq.ParquetFile:

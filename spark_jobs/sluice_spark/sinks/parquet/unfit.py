@@ -29,33 +29,42 @@ _FIRST, _LAST = date.min.toordinal() - _EPOCH, date.max.toordinal() - _EPOCH
 def rows_with(root: str, staged: Staged, name: str, unfit: Callable[[Any], Any]) -> Iterator[tuple[str, int, int]]:
     """Yield topic, partition and offset of the rows whose value in a column is unfit; none of files without the column.
 
+    Rows that tell no record are numbered.
+
     Parameters
     ----------
     unfit
         Says of an Arrow array which of its values are, as a NumPy array.
     """
     fs, base = file_system(root)
+    count = 0
     for file in staged.files:
         known = file.partition_values
         with fs.open(f"{base}/{unquote(file.path)}", "rb") as handle:
             parquet = pq.ParquetFile(handle)
             if name not in known and name not in parquet.schema_arrow.names:
                 continue
-            wanted = [column for column in dict.fromkeys((name, *_PLACE)) if column not in known]
+            traced = set(_PLACE) <= {*known, *parquet.schema_arrow.names}
+            of_row = _PLACE if traced else ()
+            wanted = [column for column in dict.fromkeys((name, *of_row)) if column not in known]
             for batch in parquet.iter_batches(1 << 16, columns=wanted):
                 columns = {
                     column: pa.repeat(pa.scalar(known[column], pa.string()), batch.num_rows)
                     if column in known
                     else batch.column(column)
-                    for column in (name, *_PLACE)
+                    for column in (name, *of_row)
                 }
                 chosen = pa.array(np.flatnonzero(unfit(columns[name])))
+                count += batch.num_rows
+                if not traced:
+                    yield from (("", 0, count - batch.num_rows + row) for row in chosen.to_pylist())
+                    continue
                 topics, partitions, offsets = (columns[part].take(chosen).to_pylist() for part in _PLACE)
                 yield from zip(topics, map(int, partitions), map(int, offsets), strict=True)
 
 
 def refuse_beyond(what: str, root: str, staged: Staged, schema: T.StructType) -> None:
-    """Refuse rows with times that Python does not have, where rows tell their records.
+    """Refuse rows with times that Python does not have; the error has their records, where rows tell them.
 
     Parameters
     ----------
@@ -79,8 +88,6 @@ def refuse_boundless(what: str, root: str, staged: Staged, schema: T.StructType)
 
 
 def _refuse(what: str, root: str, staged: Staged, schema: T.StructType, kinds: Any, detail: str, leaf: Any) -> None:
-    if "_offset" not in schema.names:
-        return
     rows = {
         place: Refusal(detail, field.name)
         for field in reversed(schema.fields)
@@ -93,7 +100,7 @@ def _refuse(what: str, root: str, staged: Staged, schema: T.StructType, kinds: A
             f"{what} refuses {len(rows):,} rows, with {detail} in {column}",
             state="nothing of this batch was committed; what was committed before stays",
             next_step=f"add a row rule that refuses such records, or change {column} in the transform",
-            rows=rows,
+            rows=rows if "_offset" in schema.names else {},
         )
 
 

@@ -235,8 +235,9 @@ def test_file_that_this_user_may_not_read_is_left_out_by_name(tmp_path: Path, mo
     assert (end(files), order(files)) == (2, ["b.json", "a.json"])
 
 
-def test_file_source_refuses_other_columns_and_takes_nothing(tmp_path: Path) -> None:
+def test_file_source_leaves_a_file_with_other_columns_out_until_the_schema_has_them(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
+    files.config.declared(["id", "name"], separator=",", quote='"')
     for name, text in (("a.csv", "id,name\n1,x\n"), ("b.csv", "")):
         put(tmp_path, name, text)
         assert end(files) == 1
@@ -244,9 +245,16 @@ def test_file_source_refuses_other_columns_and_takes_nothing(tmp_path: Path) -> 
     refused(files, r"c\.csv.*id,total.*a\.csv")
     put(tmp_path, "c.csv", "id,name\n2,y\n")
     put(tmp_path, "d.csv", "name,id\nz,3\n")
-    refused(files, r"d\.csv.*name,id.*c\.csv")
-    (tmp_path / "inbox" / "d.csv").unlink()
+    put(tmp_path, "e.csv", "id,name,channel\n4,a,web\n")
     assert end(files) == 2
+    assert [
+        (note[:5], reason in note)
+        for note, reason in zip(files.notes, ("has 'id' in another place", "c.csv has «id,name»"), strict=True)
+    ] == [("d.csv", True), ("e.csv", True)]
+    refused(files, r"d\.csv.*name,id.*another place")
+    (tmp_path / "inbox" / "d.csv").unlink()
+    files.config.declared(["id", "name", "channel"], separator=",", quote='"')
+    assert (end(files), files.notes) == (3, [])
 
 
 def test_file_source_leaves_a_file_that_the_archive_has(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

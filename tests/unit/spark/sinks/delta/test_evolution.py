@@ -16,8 +16,12 @@ from tests.fixtures.parquet import stage
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, replace, rows, sink
 
 from sluice.errors import ConfigError
+from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.delta.table import DeltaSink
+from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.slice import Slice
+from sluice_spark.sinks.parquet.timed import Timed
 
 
 def taxed(first: int, last: int) -> pa.Table:
@@ -85,6 +89,17 @@ def test_delta_table_of_a_user_with_partitions_keeps_its_description_when_column
     metadata = DeltaTable(str(tmp_path)).metadata()
     assert (metadata.name, metadata.description, metadata.partition_columns) == ("orders", "of 2026", ["_run"])
     assert metadata.configuration["delta.logRetentionDuration"] == "interval 90 days"
+
+
+def test_delta_table_of_a_user_without_sluices_columns_gets_them_and_keeps_its_rows(tmp_path: Path) -> None:
+    write_deltalake(str(tmp_path), rows(0, 3).select(["id"]))
+    table = evolving(tmp_path)
+    assert put(table, 0, rows(3, 6))
+    every = Slice([OffsetRange("t", 0, 0, 9)])
+    assert DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("id")["_run"].to_pylist() == [None] * 3 + ["r"] * 3
+    assert list(table.held(every)["t", 0]) == [3, 4, 5]
+    for of_none in (OfRuns((), runs=frozenset(["other"])), Timed((), 0, 1, column="_timestamp")):
+        assert table.held(of_none) == {}
 
 
 def test_delta_commits_that_add_one_column_both_get_in(tmp_path: Path, before_commits: Callable[..., None]) -> None:
