@@ -317,7 +317,8 @@ class KafkaCase(SourceCase):
         self.topics.recreate(self.topic, 1)
 
     def shut(self) -> None:
-        extra = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": SECRET}
+        login = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": "u"}
+        extra = {"bootstrap.servers": "127.0.0.1:1", "sasl.password": SECRET, **login}
         self.connect("kafka_default", {"conn_type": "kafka", "extra": extra})
 
 

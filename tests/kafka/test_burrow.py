@@ -23,8 +23,9 @@ from pyspark.sql import SparkSession
 from tests.fixtures.runs import KeptSandbox, await_that
 
 from sluice.launch import jars
+from sluice.launch.programs import java
 from sluice.local.kafka import Broker, Topics
-from sluice.local.machine import free_port, java
+from sluice.local.machine import free_port
 
 PROGRAM = shutil.which("Burrow")
 

@@ -76,9 +76,9 @@ def _mistake(properties: Mapping[str, str]) -> tuple[str, str] | None:
         if unknown := [key for key in given if key not in _PYTHON]:
             known = ", ".join(key for key in _PYTHON if key.startswith(prefix))
             return f"{unknown[0]!r} is not a key that is read", f"write it by {known}"
-        if given and kind not in protocol:
+        if given and "security.protocol" not in properties:
             return (
-                f"{given[0]} has no effect with security.protocol {protocol}",
+                f"{given[0]} has no effect without security.protocol",
                 f"write security.protocol, such as {'SASL_SSL' if kind == 'SASL' else 'SSL'}, or leave {given[0]} out",
             )
     return None

@@ -16,8 +16,8 @@ from kafka.admin import KafkaAdminClient
 from tests.fixtures.runs import Sandbox, await_that
 
 from sluice.launch import jars
+from sluice.launch.programs import java
 from sluice.local.kafka import Broker
-from sluice.local.machine import java
 from sluice.sources.base import CopyError
 from sluice.sources.kafka import KafkaSettings
 from sluice.sources.kafka.mirror import mirror

@@ -103,7 +103,6 @@ def test_kafka_addresses_are_taken_as_people_write_them(servers: str) -> None:
         (connection({"bootstrap.servers": "a:1", "request.timeout.ms": "30s"}), "'30s'"),
         # what would have no effect: the client would speak in plain text, or without a login
         (connection({"bootstrap.servers": "a:1", "sasl.username": "u"}), r"sasl\.username has no effect"),
-        (connection({**SASL, "security.protocol": "SSL"}), r"sasl\.mechanism has no effect"),
         (connection({"bootstrap.servers": "a:1", "ssl.ca.location": "/ca"}), r"ssl\.ca\.location has no effect"),
         (connection({**SASL, "sasl.jaas.config": "x"}), r"'sasl\.jaas\.config' is not a key"),
         (connection({"bootstrap.servers": "a:1"}, login="u", password="p"), "login and password"),
