@@ -15,6 +15,7 @@ from sluice_spark.batch.stateful import BROKEN, Seen, dropped
 from sluice_spark.batch.windowed import WindowWriter
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.columns import column
+from sluice_spark.sinks.base import RowsRefusedError, Staged
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.late import all_inside, inside
 from sluice_spark.windows.sessions import in_whole_sessions
@@ -54,6 +55,10 @@ class RecomputedWindows(WindowWriter):
         """
         same = {f.name: getattr(writer, f.name) for f in fields(WindowWriter)}
         return cls(**same | {"clock": Clock(late=0, closing=0, now=now), "span": span, "closed": closed})
+
+    def without(self, error: RowsRefusedError, staged: Staged) -> Self:
+        """Raise the error as it is: an interval makes no state, so a row rule and another run of it are the way."""
+        raise error
 
     def let_in(self, records: DataFrame) -> DataFrame:
         """Return the windows of these records: those of the ranges, without the parts that are not read."""

@@ -205,7 +205,7 @@ def _json_field(f: T.StructField, text: Column) -> Read:
 
 
 def _is_missing(column: Column, kind: T.DataType) -> Column:
-    """Return whether a field has no value; JSON's null is one to a VARIANT, unless it is asked."""
+    """Return whether a field has no value. Spark's ``isNull`` is false for a VARIANT that holds JSON's null."""
     return column.isNull() | F.is_variant_null(column) if isinstance(kind, T.VariantType) else column.isNull()
 
 

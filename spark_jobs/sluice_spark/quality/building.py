@@ -177,8 +177,9 @@ def _unjudged(item: Mapping[str, Any], model: Any) -> Iterator[str]:
             get_metric_provider(f"{metric}.condition", SparkDFExecutionEngine.__new__(SparkDFExecutionEngine))
         except MetricProviderError:
             yield "Great Expectations cannot judge it on Spark"
-    low, high = (item["kwargs"].get(name) for name in ("min_value", "max_value"))
-    with contextlib.suppress(TypeError):  # whatever cannot be compared is told by others
+    given = item.get("kwargs") or {}
+    low, high = given.get("min_value"), given.get("max_value")
+    with contextlib.suppress(TypeError):  # Great Expectations itself refuses bounds of two types
         if low is not None and high is not None and low > high:
             yield f"min_value {low} is greater than max_value {high}"
     if item["type"] in _EXTREMES:

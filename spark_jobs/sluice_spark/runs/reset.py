@@ -140,7 +140,7 @@ class EpochRun(Run):
                 raise self._overtaken(tables, number)
         point("epoch-closed")
         tables.further.begin_anew(number, self.context.run_id)
-        if self.pipeline.stateful is not None:  # what an attempt to make state again left, and nobody repeats
+        if self.pipeline.stateful is not None:  # left by an attempt to rebuild state, which no run repeats
             Transfer(tables.applying.checkpoint.path, lease.token).clear()
         seal_off(tables, note)
         replaced = [[*key, count] for key, count in removed.items()]

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluice_spark.sinks.parquet.slice import Found, Key, Slice, lacking, opened, partition_of
+from sluice_spark.sinks.parquet.slice import Found, Key, Slice, lacks, opened, partition_of
 
 __all__ = ["OfRuns"]
 
@@ -33,8 +33,8 @@ class OfRuns(Slice):
             if "_run" in values:
                 count = parquet.metadata.num_rows
                 return Found(count if values["_run"] in self.runs else 0, count, {})
-            if (count := lacking(handle, ["_run"])) is not None:
-                return Found(0, count, {})
+            if lacks(parquet.metadata, ["_run"]):
+                return Found(0, parquet.metadata.num_rows, {})
             for batch in parquet.iter_batches(batch_size=1 << 18, columns=["_run"]):
                 total += batch.num_rows
                 rows += int(self._mine(batch).sum())

@@ -31,7 +31,7 @@ __all__ = [
     "Slice",
     "as_written",
     "discard",
-    "lacking",
+    "lacks",
     "moments",
     "offsets_in",
     "opened",
@@ -161,9 +161,11 @@ class Slice:
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
             values = partition_of(path)
             columns = [name for name in _COLUMNS if name not in values]
-            if (count := lacking(handle, columns)) is not None:
-                return Found(0, count, {})
-            parquet = opened(handle, read_dictionary=[name for name in columns if name == "_topic"])
+            footer = pq.read_metadata(handle)
+            if lacks(footer, columns):
+                return Found(0, footer.num_rows, {})
+            dictionary = [name for name in columns if name == "_topic"]
+            parquet = opened(handle, metadata=footer, read_dictionary=dictionary)
             for batch in parquet.iter_batches(batch_size=1 << 18, columns=columns):
                 total += batch.num_rows
                 for key, chosen in self._masks(batch, values):
@@ -175,9 +177,10 @@ class Slice:
         """Return what a file holds of a slice that is not found by offsets."""
         rows = total = 0
         with fs.open(f"{base}/{unquote(path)}", "rb") as handle:
-            if (count := lacking(handle, columns[:1])) is not None:
-                return Found(0, count, {})
-            for batch in opened(handle).iter_batches(batch_size=1 << 18, columns=columns):
+            footer = pq.read_metadata(handle)
+            if lacks(footer, columns[:1]):
+                return Found(0, footer.num_rows, {})
+            for batch in opened(handle, metadata=footer).iter_batches(batch_size=1 << 18, columns=columns):
                 total += batch.num_rows
                 rows += sum(int(chosen.sum()) for _, chosen in self._masks(batch, {}))
         return Found(rows, total, {})
@@ -294,13 +297,9 @@ def partition_of(path: str) -> Mapping[str, str | None]:
     return partition_values(unquote(part) for part in path.split("/")[:-1] if "=" in unquote(part))
 
 
-def lacking(handle: Any, columns: Sequence[str]) -> int | None:
-    """Return how many rows a file has that lacks one of these columns, as one from before they were added; else None.
-
-    It has no row of a slice then.
-    """
-    there = pq.ParquetFile(handle)
-    return None if set(columns) <= set(there.schema_arrow.names) else int(there.metadata.num_rows)
+def lacks(footer: Any, columns: Sequence[str]) -> bool:
+    """Return whether a file was written before one of these columns was added; it has no row of a slice then."""
+    return not set(columns) <= set(footer.schema.to_arrow_schema().names)
 
 
 def opened(handle: Any, **options: Any) -> pq.ParquetFile:

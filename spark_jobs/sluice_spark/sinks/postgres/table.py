@@ -170,8 +170,8 @@ class PostgresTable(TransactionalSink[Any]):
                 f"rows of the {self.path} cannot be deleted or replaced: the foreign key {found} would delete or "
                 "change rows there, too, although the same rows come back",
                 state="nothing was changed",
-                next_step="make it ON DELETE NO ACTION DEFERRABLE, and run again: what refers to rows that come back "
-                "stays as it is",
+                next_step="make it ON DELETE NO ACTION DEFERRABLE, and run again: references to rows that come back "
+                "then stay",
             )
 
     def held(self, gone: Slice) -> dict[tuple[str, int], Any]:
@@ -252,7 +252,7 @@ class PostgresTable(TransactionalSink[Any]):
         return True
 
     def _delete(self, cursor: Any, gone: Slice) -> None:
-        """Delete the rows of a slice; what refers to them is checked when the others have come."""
+        """Delete the rows of a slice; deferrable references to them are checked when the new rows are there."""
         cursor.execute("SET CONSTRAINTS ALL DEFERRED")
         try:
             cursor.execute(f"DELETE FROM {self._table} WHERE {self._within(cursor, gone)}")
@@ -263,8 +263,8 @@ class PostgresTable(TransactionalSink[Any]):
                 f"rows of the {self.path} cannot be replaced, because rows of another table refer to them: "
                 f"{quoted(text_of(error))}",
                 state="nothing of this batch was committed",
-                next_step="make that foreign key DEFERRABLE (ON DELETE NO ACTION), and run again: what refers to rows "
-                "that come back stays as it is",
+                next_step="make that foreign key DEFERRABLE (ON DELETE NO ACTION), and run again: references to rows "
+                "that come back then stay",
             ) from error
 
     def _forget(self, staged: Staged) -> None:
