@@ -25,12 +25,13 @@ RUN python3.11 -m venv /opt/venv && pip install --no-cache-dir uv==0.13.9 \
 
 COPY LICENSE README.md hatch_build.py pyproject.toml ./
 COPY dags dags
+COPY demo demo
 COPY include include
 COPY plugins plugins
 COPY spark_jobs spark_jobs
 # Editable: the compose file mounts the checkout's folders over these, and they are what runs.
 RUN uv pip install --no-cache --python /opt/venv/bin/python --no-deps --no-build-isolation -e . \
-    && python -m compileall -q dags include plugins spark_jobs
+    && python -m compileall -q dags demo include plugins spark_jobs
 RUN python -m sluice.launch.jars spark
 # A small run is traced, with a broker of its own. The archive fits the jars in the order in which their folder lists
 # them, so it is made here and not copied from another stage. Where the order is another one, as it may be after a

@@ -29,7 +29,7 @@ $(STAMP): requirements.txt pyproject.toml | check-tools
 	@UV=$$(command -v uv || echo $(BIN)/uv); \
 	 $$UV pip install -q --compile-bytecode --python $(BIN)/python -r requirements.txt && \
 	 $$UV pip install -q --python $(BIN)/python --no-deps --no-build-isolation -e .
-	@$(BIN)/python -m compileall -q dags include plugins spark_jobs
+	@$(BIN)/python -m compileall -q dags demo include plugins spark_jobs
 	@touch $@
 
 setup: $(STAMP) ## Install everything into .venv and fetch the jars
@@ -40,13 +40,13 @@ lock: $(STAMP) ## Compile requirements.in into requirements.txt
 	 $$UV pip compile -q --python $(BIN)/python --no-emit-index-url --generate-hashes --custom-compile-command 'make lock' requirements.in -o requirements.txt
 
 demo: $(STAMP) ## From nothing to a finished, validated run on real input; the UI stays up
-	@$(BIN)/python -m sluice.local.demo up
+	@$(BIN)/python -m sluice_demo.demo up
 
 demo-sources: $(STAMP) ## Files into PostgreSQL, a queue into Delta and on into Kafka; needs postgresql and redis-server, no Airflow
-	@$(BIN)/python -m sluice.local.chain up
+	@$(BIN)/python -m sluice_demo.sources up
 
 down: ## End what the demos started
-	@if [ -x $(BIN)/python ]; then $(BIN)/python -m sluice.local.chain down; $(BIN)/python -m sluice.local.demo down; fi
+	@if [ -x $(BIN)/python ]; then $(BIN)/python -m sluice_demo.sources down; $(BIN)/python -m sluice_demo.demo down; fi
 
 clean: down ## Remove what was made here: var/, .venv, caches
 	rm -rf var $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 
 import numpy as np
 
-from sluice.local.flights import _Flights
 from sluice.local.kafka import Topics
+from sluice_demo.flights import _Flights
 
 bootstrap, topic, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 flights, done = _Flights.load(4), 0

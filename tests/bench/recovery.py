@@ -11,8 +11,8 @@ from tests.bench.harness import Bench, Figure, Goal, Options, compare, median, p
 
 from sluice.cli.output import err, print_table
 from sluice.ledger import Ledger
-from sluice.local.spark import SparkCluster
 from sluice.wal import WriteAheadLog
+from sluice_demo.spark import SparkCluster
 
 _MODULES = Path(__file__).parents[1] / "fixtures" / "modules"
 _BATCHES = 5

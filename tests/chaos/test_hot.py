@@ -18,7 +18,7 @@ from tests.fixtures.events import EventLog
 from tests.fixtures.inside import MODULES
 from tests.fixtures.runs import Driver, Sandbox, await_that
 
-from sluice.local.spark import SparkCluster
+from sluice_demo.spark import SparkCluster
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 

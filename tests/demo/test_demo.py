@@ -24,11 +24,11 @@ from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.submit import archive_file, archive_stamp, is_whole
 from sluice.ledger import Ledger
-from sluice.local.airflow import Airflow
 from sluice.local.kafka import Broker, Topics
 from sluice.local.machine import free_port
 from sluice.recovery import Recovery
 from sluice.shipped import CHECKOUT
+from sluice_demo.airflow import Airflow
 
 pytestmark = [pytest.mark.airflow, pytest.mark.kafka, pytest.mark.spark, pytest.mark.timeout(1800)]
 
@@ -66,7 +66,7 @@ class Stack:
 
     def run(self, action: str) -> subprocess.CompletedProcess[str]:
         """Run ``up`` or ``down`` to its end."""
-        argv = [sys.executable, "-m", "sluice.local.demo", action]
+        argv = [sys.executable, "-m", "sluice_demo.demo", action]
         return subprocess.run(argv, env=self.env, capture_output=True, text=True, timeout=1500)
 
     @property

@@ -1,4 +1,4 @@
-"""A one-node Kafka broker from the locked jars, for the demo and the tests."""
+"""A one-node Kafka broker from the locked jars, for trials, demos and tests."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import psutil  # type: ignore[import-untyped]
 
@@ -24,10 +24,9 @@ from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.programs import java
 from sluice.local.machine import free_port, is_free, is_listening
-from sluice.local.secure import Secure
 from sluice.local.topics import Record, Topics
 
-__all__ = ["DEFAULT_PORT", "Broker", "Record", "Secure", "Topics", "main"]
+__all__ = ["DEFAULT_PORT", "Broker", "Listeners", "Record", "Topics", "main"]
 
 DEFAULT_PORT = 9092
 
@@ -71,6 +70,16 @@ _SETTINGS = {
 }
 
 
+class Listeners(Protocol):
+    """Listeners beside the plain one."""
+
+    def settings(self, host: str, plain: Mapping[str, object]) -> dict[str, object]:
+        """Return the broker settings that they add to the plain ones, or change."""
+
+    def credentials(self) -> list[str]:
+        """Return further arguments for formatting the storage."""
+
+
 class Broker:
     """A broker whose data, settings, log and process id are in one folder.
 
@@ -92,7 +101,7 @@ class Broker:
     jar_files
         The ``kafka`` set; by default looked up at the start in the folder to which it was fetched.
     secure
-        Further listeners that require a login or a certificate, for tests.
+        Further listeners, such as those that require a login or a certificate.
     """
 
     def __init__(
@@ -104,7 +113,7 @@ class Broker:
         host: str = "127.0.0.1",
         heap: str = "512m",
         jar_files: Sequence[Path] | None = None,
-        secure: Secure | None = None,
+        secure: Listeners | None = None,
     ) -> None:
         self.data_dir = Path(data_dir).absolute()
         self.host = host

@@ -19,11 +19,11 @@ from tests.fixtures.runs import KeptSandbox, await_that, good
 
 from sluice.connections import Connection
 from sluice.errors import AuthorizationError, ConfigError, ExitCode, SluiceError, SourceUnreachableError
-from sluice.local.kafka import Broker, Secure, Topics
+from sluice.local.kafka import Broker, Topics
 from sluice.local.machine import free_port
-from sluice.local.secure import SCRAM
 from sluice.sinks.kafka import KafkaSink
 from sluice.sources.kafka import Cluster, KafkaSettings
+from sluice_demo.secure import SCRAM, Secure
 from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.kafka.cluster import MARKS_CONFIG
 from sluice_spark.sinks.kafka.topic import KafkaTopic

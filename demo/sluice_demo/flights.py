@@ -1,8 +1,8 @@
-"""The feeder: the 336,776 flights that left New York in 2013, as a topic, or as one of :mod:`sluice.local.targets`.
+"""The feeder: the 336,776 flights that left New York in 2013, as a topic, or as one of :mod:`sluice_demo.targets`.
 
 One record per flight, in the order of scheduled departure. Key: the carrier. Value: every column as JSON. Record time:
 the scheduled departure. As in the Java client, the partition is the key's murmur2 hash modulo the number of partitions.
-So each partition is one fixed sequence, and :mod:`sluice.local.fed` finds out how much of it the topic holds.
+So each partition is one fixed sequence, and :mod:`sluice_demo.fed` finds out how much of it the topic holds.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 from sluice.errors import ConfigError, SluiceError
 from sluice.home import Home
 from sluice.launch.jars import exclusive
-from sluice.local.fed import HEADER, Fed, doubles, read_back, total
-from sluice.local.targets import Flight, Target, target_of
 from sluice.local.topics import Topics
+from sluice_demo.fed import HEADER, Fed, doubles, read_back, total
+from sluice_demo.targets import Flight, Target, target_of
 
 if TYPE_CHECKING:
     import numpy as np
@@ -314,7 +314,7 @@ def _milliseconds(moment: datetime) -> int:
 
 def main(argv: list[str] | None = None) -> int:
     """Produce flights to a topic, or to something else; the last line on stdout is one JSON object."""
-    parser = argparse.ArgumentParser(prog="python -m sluice.local.flights", description=main.__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sluice_demo.flights", description=main.__doc__)
     parser.add_argument(
         "--from", dest="start", type=datetime.fromisoformat, metavar="DATE", help="departures from this time on, UTC"
     )

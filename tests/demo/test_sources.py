@@ -16,7 +16,7 @@ import pytest
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.submit import archive_file, is_whole
-from sluice.local.servers import Postgres, Redis
+from sluice_demo.servers import Postgres, Redis
 
 SERVERS = Postgres(Path()).program(), Redis(Path()).program()
 
@@ -41,7 +41,7 @@ def environment(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 
 def _demo(action: str, environment: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "sluice.local.chain", action]
+    command = [sys.executable, "-m", "sluice_demo.sources", action]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -63,7 +63,7 @@ def test_demo_of_sources_moves_each_flight_once_and_down_leaves_nothing(environm
         ("delta_to_kafka", 709, 0, 0),
     ]
 
-    feeder = [sys.executable, "-m", "sluice.local.flights", "--until", "2013-01-02", "--into"]
+    feeder = [sys.executable, "-m", "sluice_demo.flights", "--until", "2013-01-02", "--into"]
     for target, fed in (("table:public.fed", (709, 0)), ("table:public.fed", (0, 709)), ("stream:flights", (0, 709))):
         counts = _sluice(environment, *feeder, target)
         assert (counts["produced"], counts["already"]) == fed, target

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from sluice.errors import ConfigError
-from sluice.local import flights
-from sluice.local.fed import Fed, accounts
-from sluice.local.flights import feed_into
-from sluice.local.targets import Files, Flight, target_of
+from sluice_demo import flights
+from sluice_demo.fed import Fed, accounts
+from sluice_demo.flights import feed_into
+from sluice_demo.targets import Files, Flight, target_of
 
 START, MIDDLE, END = (datetime(2013, 1, 1, hour, tzinfo=UTC) for hour in (0, 14, 20))
 

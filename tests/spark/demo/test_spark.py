@@ -12,7 +12,7 @@ import pytest
 from tests.fixtures.runs import await_that
 
 from sluice.errors import SluiceError
-from sluice.local.spark import SparkCluster
+from sluice_demo.spark import SparkCluster
 
 pytestmark = pytest.mark.spark
 

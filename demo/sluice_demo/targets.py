@@ -15,8 +15,8 @@ from typing import Any, NamedTuple, Protocol
 
 from sluice.connections import Connection, find
 from sluice.errors import ConfigError
-from sluice.local.fed import Fed, Range
 from sluice.postgres import name_of, url_of
+from sluice_demo.fed import Fed, Range
 
 __all__ = ["Files", "Flight", "Socket", "Stream", "Table", "Target", "target_of"]
 

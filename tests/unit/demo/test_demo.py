@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from sluice.errors import ConfigError, SluiceError
-from sluice.local import chain
-from sluice.local.airflow import Airflow
-from sluice.local.demo import Demo
-from sluice.local.servers import Postgres, Redis
 from sluice.pipeline import load, pipelines_folder
+from sluice_demo import sources
+from sluice_demo.airflow import Airflow
+from sluice_demo.demo import Demo
+from sluice_demo.servers import Postgres, Redis
 
 
 def test_demo_prints_a_command_that_makes_a_pipeline_on_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -49,10 +49,10 @@ def test_chain_names_missing_servers_with_their_packages(home: Path, monkeypatch
     for server in (Postgres, Redis):
         monkeypatch.setattr(server, "program", lambda _: None)
     with pytest.raises(ConfigError, match="PostgreSQL and Redis") as refused:
-        chain.Chain().up()
+        sources.SourcesDemo().up()
     assert "apt-get install postgresql redis-server" in str(refused.value)
     assert list(home.iterdir()) == []
-    assert chain.main(["down"]) == 0
+    assert sources.main(["down"]) == 0
 
 
 def test_airflow_of_the_demo_is_asked_again_after_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +69,7 @@ def test_airflow_of_the_demo_is_asked_again_after_a_timeout(tmp_path: Path, monk
 
 
 def test_chain_refuses_doubled_and_missing_rows(home: Path) -> None:
-    demo = chain.Chain()
+    demo = sources.SourcesDemo()
     demo._compare("it", Counter({(1,): 1}), Counter({(1,): 1}))
     for out in ({(1,): 2}, {}, {(2,): 1}):
         with pytest.raises(SluiceError, match="it"):

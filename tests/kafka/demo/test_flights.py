@@ -20,9 +20,9 @@ import pytest
 from tests.fixtures.runs import await_that, consume
 
 from sluice.errors import ConfigError
-from sluice.local.fed import doubles
-from sluice.local.flights import FeedResult, feed, partition_of
 from sluice.local.kafka import Topics
+from sluice_demo.fed import doubles
+from sluice_demo.flights import FeedResult, feed, partition_of
 
 pytestmark = pytest.mark.kafka
 
@@ -111,7 +111,7 @@ def test_feeder_sends_each_flight_once_by_windows_in_any_order(topics: Topics, n
 
 
 def test_feeder_continues_after_a_kill_without_doubles(topics: Topics, name: str) -> None:
-    command = [sys.executable, "-m", "sluice.local.flights", "--until", "2013-01-04", "--rate", "1000"]
+    command = [sys.executable, "-m", "sluice_demo.flights", "--until", "2013-01-04", "--rate", "1000"]
     feeder = subprocess.Popen([*command, "--bootstrap", topics.bootstrap, "--topic", name])
     try:
         await_that(lambda: topics.exists(name) and sum(topics.ends(name).values()) >= 300, "it feeds", feeder)

@@ -36,7 +36,7 @@ _POOL = "sluice"
 """What bounds the Spark drivers of all pipelines together; each of them works on two cores."""
 
 _LOCAL_SETTINGS = '''\
-"""Written by sluice.local.airflow.
+"""Written by sluice_demo.airflow.
 
 Airflow on SQLite waits for the write lock, where it would fail at once. A savepoint outside a transaction begins one
 that only reads. When it writes later, and another process has committed since, SQLite says "database is locked"

@@ -30,13 +30,13 @@ from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.submit import archive_file
 from sluice.ledger import Ledger
-from sluice.local import archive, targets
-from sluice.local.flights import feed_into
+from sluice.local import archive
 from sluice.local.kafka import Broker
-from sluice.local.servers import Postgres, Redis, refuse_missing
-from sluice.shipped import CHECKOUT
+from sluice_demo import targets
+from sluice_demo.flights import feed_into
+from sluice_demo.servers import Postgres, Redis, refuse_missing
 
-__all__ = ["Chain", "main"]
+__all__ = ["SourcesDemo", "main"]
 
 _FIRST, _UNTIL = datetime(2013, 1, 1, tzinfo=UTC), datetime(2013, 1, 2, tzinfo=UTC)
 _NAME = "flights"
@@ -61,14 +61,14 @@ _PIPELINES = {
 }
 _SMALL = "spark: {conf: {spark.driver.defaultJavaOptions: -XX:TieredStopAtLevel=1}}  # pays for so few records"
 
-_DOWN = "make down" if CHECKOUT else "python -m sluice.local.chain down"
+_DOWN = "make down"
 
 _say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
 Rows = Counter[tuple[Any, ...]]
 
 
-class Chain:
+class SourcesDemo:
     """The servers, the pipelines and the data of the demo, below ``SLUICE_HOME/sources-demo``."""
 
     def __init__(self) -> None:
@@ -320,11 +320,11 @@ def _put(file: Path, content: bytes) -> None:
 
 def main(argv: list[str] | None = None) -> int:
     """Run ``up`` or ``down``; the last line of ``up`` on stdout is one JSON object."""
-    parser = argparse.ArgumentParser(prog="python -m sluice.local.chain", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m sluice_demo.sources", description=__doc__)
     parser.add_argument("action", choices=["up", "down"])
     action = parser.parse_args(argv).action
     try:
-        chain = Chain()
+        chain = SourcesDemo()
         if action == "up":
             print_json(chain.up())
         else:

@@ -21,14 +21,14 @@ from sluice.home import Home
 from sluice.lag.current import backlog
 from sluice.launch import jars
 from sluice.ledger import Ledger
-from sluice.local import archive, flights
-from sluice.local.airflow import DEFAULT_PORT as AIRFLOW_PORT
-from sluice.local.airflow import Airflow
+from sluice.local import archive
 from sluice.local.kafka import DEFAULT_PORT as KAFKA_PORT
 from sluice.local.kafka import Broker
 from sluice.pipeline import load, pipelines_folder
-from sluice.shipped import CHECKOUT, shipped
 from sluice.text import run_of_interval
+from sluice_demo import flights
+from sluice_demo.airflow import DEFAULT_PORT as AIRFLOW_PORT
+from sluice_demo.airflow import Airflow
 
 __all__ = ["main"]
 
@@ -38,7 +38,7 @@ _MONTHLY = "flights_monthly"
 _MONTHS = ("2013-01", "2013-02")
 """Of the pipeline whose months can be backfilled: the two that the demo reprocesses."""
 
-_DOWN = "make down" if CHECKOUT else "python -m sluice.local.demo down"
+_DOWN = "make down"
 
 _say = Console(stderr=True, highlight=False, soft_wrap=True).print
 
@@ -240,8 +240,6 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="demo", description=__doc__)
     parser.add_argument("action", choices=["up", "down"])
     action = parser.parse_args(argv).action
-    if CHECKOUT is None:  # the flights come with the wheel
-        os.environ.setdefault("SLUICE_PIPELINES", str(shipped("include/pipelines")))
     try:
         demo = Demo()
         if action == "up":
