@@ -45,8 +45,8 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
         "xml": "sluice.decoders.xml:XML",
         "text": "sluice.decoders.config:TEXT",
         "bytes": "sluice.decoders.config:BYTES",
-        "by_topic": "sluice.decoders.chosen:BY_TOPIC",
-        "by_header": "sluice.decoders.chosen:BY_HEADER",
+        "by_topic": "sluice.decoders.per_record:BY_TOPIC",
+        "by_header": "sluice.decoders.per_record:BY_HEADER",
     },
     "rules": {"sql": "sluice.rules.config:SQL", "not_null": "sluice.rules.config:NOT_NULL"},
     "operators": {

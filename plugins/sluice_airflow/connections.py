@@ -74,7 +74,8 @@ async def aget(conn_id: str) -> Connection:
 def stored(conn_id: str) -> Connection:
     """Do what :func:`get` does in the API server, which reads Airflow's database itself.
 
-    A server's threads share stdout, so it is left alone, unlike by :class:`~sluice_airflow.stored.AirflowStore`.
+    A server's threads share stdout, so it is left alone, unlike by
+    :class:`~sluice_airflow.connection_store.AirflowStore`.
     """
     from airflow.models.connection import Connection as Row
 

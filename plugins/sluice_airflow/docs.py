@@ -5,7 +5,7 @@ from __future__ import annotations
 from sluice.lag import Limits
 from sluice.pipeline import Pipeline, Rows
 from sluice.pipeline.load import relative
-from sluice.pipeline.starting import Schedule
+from sluice.pipeline.schedule import Schedule
 from sluice.shipped import CHECKOUT
 from sluice.text import length
 from sluice_airflow.triggers.lag_watcher import POLL_INTERVAL

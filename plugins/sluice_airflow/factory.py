@@ -14,9 +14,9 @@ from airflow.sdk.definitions.param import ParamsDict
 from sluice.errors import ConfigError, SluiceError, described
 from sluice.pipeline import Pipeline, load, load_all, pipelines_folder
 from sluice.pipeline.load import Clash, relative
-from sluice.pipeline.starting import Schedule
+from sluice.pipeline.schedule import Schedule
 from sluice_airflow import docs, params
-from sluice_airflow.called import Called
+from sluice_airflow.callback import Callback
 from sluice_airflow.freshness import freshness_dag
 from sluice_airflow.gate import OnIdle
 from sluice_airflow.group import add_tasks, default_args_of, pool_of, reference_of
@@ -207,7 +207,7 @@ def _mail(spec: Pipeline) -> list[Callable[..., Any]]:
 
 def _called(spec: Pipeline, key: str) -> list[Callable[..., Any]]:
     """Return what a DAG run calls at its end."""
-    return [Called(f"airflow.{key}", target) for target in getattr(spec.airflow, key)]
+    return [Callback(f"airflow.{key}", target) for target in getattr(spec.airflow, key)]
 
 
 def _dags_of(spec: Pipeline) -> list[DAG]:

@@ -17,7 +17,7 @@ from sluice.lag.current import backlog
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.mistakes import said
-from sluice.pipeline.starting import Lag
+from sluice.pipeline.schedule import Lag
 from sluice_airflow import metrics
 from sluice_airflow.arguments import is_known, is_unset
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from airflow.sdk import BaseNotifier
 
-from sluice_airflow.last_words import KEY, words_of
+from sluice_airflow.failure_message import KEY, words_of
 
 __all__ = ["Failure", "FailureNotifier", "failure_of"]
 

@@ -2,6 +2,6 @@
 
 import sys
 
-from sluice_spark.installed import prefer_installed
+from sluice_spark.installed_pyspark import prefer_installed
 
 prefer_installed(sys.path)  # before anything imports PySpark

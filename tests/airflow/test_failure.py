@@ -21,7 +21,7 @@ from sluice.errors import (
 )
 from sluice.ledger.lease import TTL
 from sluice_airflow.failure import MARK, from_exit
-from sluice_airflow.last_words import words_of
+from sluice_airflow.failure_message import words_of
 from sluice_airflow.retry import TypedRetryPolicy
 
 pytestmark = pytest.mark.airflow

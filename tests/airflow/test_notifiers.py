@@ -17,7 +17,7 @@ from tests.fixtures.mail import mail_server
 
 from sluice.errors import OffsetsGoneError
 from sluice.lag import Backlog, Limits, PartitionLag
-from sluice_airflow.last_words import Hopeless
+from sluice_airflow.failure_message import Hopeless
 from sluice_airflow.notifiers import FailureNotifier, failure_of
 from sluice_airflow.operators.bounded_run import BoundedRunOperator
 

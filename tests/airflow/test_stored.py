@@ -13,7 +13,7 @@ import pytest
 from cryptography.fernet import Fernet
 
 from sluice.connections import look_up
-from sluice_airflow.stored import STORE
+from sluice_airflow.connection_store import STORE
 
 pytestmark = [pytest.mark.airflow, pytest.mark.usefixtures("airflow_db")]
 
@@ -150,7 +150,7 @@ def test_airflow_database_that_is_missing_is_named_and_not_made(
 def test_airflow_database_that_only_airflow_can_find_is_asked(
     folder: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
-    from sluice_airflow.stored import _absent
+    from sluice_airflow.connection_store import _absent
 
     (folder / "airflow.cfg").write_text(f"[database]\nsql_alchemy_conn = sqlite:///{folder}/none.db\n")
     monkeypatch.setenv("AIRFLOW_HOME", str(folder))

@@ -89,7 +89,7 @@ def many(bench: Bench, options: Options) -> dict[str, Any]:
     cpu = partial(_timed, time.process_time, figures)
     with mock.patch.dict(os.environ, env, AIRFLOW_HOME=str(bench.scratch / "many-airflow")):
         from sluice_airflow.factory import build_all
-        from sluice_airflow.page import readings
+        from sluice_airflow.page import queries
         from sluice_airflow.triggers.lag_watcher import _Lookout
 
         assert len(cpu("DAG file", build_all)) == _PIPELINES
@@ -99,7 +99,7 @@ def many(bench: Bench, options: Options) -> dict[str, Any]:
             found = cpu("a look" if number else "the first look", lambda: lookout.look(files, bench.kafka, 600.0))
             assert sum(backlog.records or 0 for backlog in found.values()) == _PIPELINES
             what = "overview" if number else "the first overview"
-            assert len(cpu(what, lambda: readings.overview(set))) == _PIPELINES
+            assert len(cpu(what, lambda: queries.overview(set))) == _PIPELINES
         lookout.close()
     rows = [{"what": what, "CPU seconds": round(max(v), 2), "goal": _GOALS.get(what)} for what, v in figures.items()]
     print_table(rows, ["what", "CPU seconds", "goal"])

@@ -30,14 +30,14 @@ from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger, set_up
 from sluice_spark.engine.session import run_main, session
 from sluice_spark.quality import judge as judging
-from sluice_spark.quality.building import import_gx
+from sluice_spark.quality.gx_project import import_gx
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval import IntervalRun
 from sluice_spark.runs.live import LiveRun
 from sluice_spark.runs.tables import Tables
 from sluice_spark.windows.aggregate import windows_of
-from sluice_spark.windows.decomposed import decompose
-from sluice_spark.windows.paned import let_out, panes_of, windows_from
+from sluice_spark.windows.decomposition import decompose
+from sluice_spark.windows.panes import let_out, panes_of, windows_from
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:

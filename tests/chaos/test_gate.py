@@ -11,8 +11,8 @@ from tests.chaos.commands import below, lost, suite
 from tests.fixtures.runs import Sandbox, good
 
 from sluice.errors import ExitCode
+from sluice.run.circuit_breaker import waiting
 from sluice.run.decision import accept, give_up
-from sluice.run.held import waiting
 
 pytestmark = [pytest.mark.chaos, pytest.mark.spark, pytest.mark.kafka]
 

@@ -35,7 +35,7 @@ from sluice.sinks.manifest import Manifest
 from sluice_spark.sinks.base import NOTHING, Staged, StagedFile, Tally
 from sluice_spark.sinks.kafka import producer
 from sluice_spark.sinks.kafka.columns import _KEY, _TIME, _VALUE
-from sluice_spark.sinks.parquet.staged import read_back
+from sluice_spark.sinks.parquet.staged_files import read_back
 
 COLUMNS = pa.schema(
     [("id", pa.int64()), ("name", pa.string()), ("_topic", pa.string()), ("_partition", pa.int32()),

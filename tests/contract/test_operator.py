@@ -25,16 +25,16 @@ from sluice.pipeline import Pipeline, load
 from sluice.pipeline.window import Window
 from sluice.ranges import Counts, OffsetRange
 from sluice.run.checkpoint import Checkpoint, Clock
-from sluice_spark.batch.paned import PaneWriter
+from sluice_spark.batch.panes import PaneWriter
 from sluice_spark.batch.quarantine import opened
 from sluice_spark.batch.stateful import StatefulWriter
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer
 from sluice_spark.windows import state
-from sluice_spark.windows.decomposed import decompose
+from sluice_spark.windows.decomposition import decompose
 from sluice_spark.windows.late import all_inside, inside, late, partly_late
 from sluice_spark.windows.watermark import seconds
 

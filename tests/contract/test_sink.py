@@ -18,10 +18,10 @@ from sluice.errors import CheckpointError, ConfigError, ExitCode, LeaseHeldError
 from sluice.kinds import BUILT_IN, kind_of
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError
-from sluice_spark.sinks.parquet.everything import Everything
-from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.all_rows import AllRows
+from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
+from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.timed import Timed
 
 BY_NAME = {case.name: case for case in CASES}
 
@@ -298,15 +298,15 @@ def test_sink_replaces_a_slice_in_one_commit_and_nothing_else(sink_case: SinkCas
 def test_sink_replaces_rows_by_their_values(sink_case: SinkCase) -> None:
     sink = sink_case.writer()
     commit(sink_case, sink, 0, 0, 10)
-    timed = Timed((), BEGIN + 2000, BEGIN + 5000, column="_timestamp")
+    timed = RowsByTime((), BEGIN + 2000, BEGIN + 5000, column="_timestamp")
     assert sink.replace(timed, NOTHING, sink_case.schema, 1, note("r", 1), name="p-1-000001") == {}
     left = {0, 1, *range(5, 10)}
     assert (timed.found, sink_case.held()) == (3, dict.fromkeys(left, "r"))
     staged = sink_case.stage(sink, 2, rows(8, 12, "new"))
-    keyed = Keyed.of(str(sink.staging), staged, ("_timestamp", "id"))
+    keyed = RowsByKey.of(str(sink.staging), staged, ("_timestamp", "id"))
     assert sink.replace(keyed, staged, sink_case.schema, 2, note("new", 2), name="p-1-000002") == {}
     assert sink_case.held() == {n: "new" if n >= 8 else "r" for n in left | {10, 11}}
-    assert sink.replace(Everything(()), NOTHING, sink_case.schema, 3, note("r", 3), name="p-1-000003") == {}
+    assert sink.replace(AllRows(()), NOTHING, sink_case.schema, 3, note("r", 3), name="p-1-000003") == {}
     assert sink_case.held() == {}
 
 

@@ -25,7 +25,7 @@ from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.strategies import hot
 from sluice_spark.strategies.base import Batch
-from sluice_spark.strategies.chosen import STRATEGIES
+from sluice_spark.strategies.by_name import STRATEGIES
 from sluice_spark.strategies.hot import executors, held_twice
 from sluice_spark.transforms.sample import shape_of
 from sluice_spark.transforms.transform import transformer

@@ -16,8 +16,8 @@ from sluice.home import Home
 from sluice.lag import Backlog
 from sluice.lag.current import Known, backlog, backlogs
 from sluice.ledger import Ledger
+from sluice.ledger.cache import Cache
 from sluice.ledger.events import RunClosed, RunPlanned, batch_committed
-from sluice.ledger.news import Remembered
 from sluice.local.kafka import Broker, Topics
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, OffsetRange, RangeAccount
@@ -37,7 +37,7 @@ class Line:
     batch: int = -1
     position: dict[int, int] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
-    remembered: Remembered[Known] = field(default_factory=Remembered)
+    remembered: Cache[Known] = field(default_factory=Cache)
 
     def spec(self, **lag: Any) -> Pipeline:
         return Pipeline.model_validate(

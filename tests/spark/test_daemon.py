@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from sluice.shipped import CHECKOUT
 from sluice_spark.daemon import MODULES
-from sluice_spark.installed import prefer_installed
+from sluice_spark.installed_pyspark import prefer_installed
 
 
 def test_daemon_forks_workers_that_have_their_imports(spark: SparkSession) -> None:

@@ -23,7 +23,7 @@ from sluice.launch import jars
 from sluice.pipeline import load
 from sluice.pipeline.suite import Suite
 from sluice.recovery import Recovery
-from sluice.run import redriving, resetting, retraction
+from sluice.run import redrive_plan, reset_plan, retraction
 from sluice.shipped import CHECKOUT
 
 ROOT = Path(str(CHECKOUT))
@@ -135,10 +135,10 @@ def test_document_of_sinks_names_refusals() -> None:
         spec = modelled(changes, base)
         really = [
             spec.no_intervals is None,
-            allowed(partial(redriving.possible, spec, quarantined=False)),
-            allowed(partial(redriving.possible, spec, quarantined=True)),
+            allowed(partial(redrive_plan.possible, spec, quarantined=False)),
+            allowed(partial(redrive_plan.possible, spec, quarantined=True)),
             allowed(partial(retraction.possible, spec)),
-            allowed(partial(resetting.possible, spec, "earliest", truncate=True)),
+            allowed(partial(reset_plan.possible, spec, "earliest", truncate=True)),
             allowed(partial(modelled, f"{changes}{', ' if changes else ''}window: $window", base)),
         ]
         assert [cell != "**no**" for cell in (*cells, stateful)] == really, name
@@ -191,11 +191,13 @@ def test_jars_fit_the_wheels() -> None:
     assert {a.rpartition("_")[2] for a, _ in jar.values() if "_2." in a} == {"2.13"}
 
 
-CORE, SPARK, AIRFLOW = (
-    ROOT / folder for folder in ("include/sluice", "spark_jobs/sluice_spark", "plugins/sluice_airflow")
+CORE, SPARK, AIRFLOW, DEMO = (
+    ROOT / folder
+    for folder in ("include/sluice", "spark_jobs/sluice_spark", "plugins/sluice_airflow", "demo/sluice_demo")
 )
 MIRRORED = {
     "unit/spark": (SPARK,),  # before "unit", of which it is a part
+    **dict.fromkeys(("unit/demo", "spark/demo", "kafka/demo"), (DEMO,)),
     "unit": (CORE,),
     "spark": (SPARK, CORE),
     "kafka": (CORE,),

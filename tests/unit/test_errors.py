@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from sluice.atomic_file import made_once
 from sluice.errors import ExitCode, Retry, SluiceError, described, error_for_exit_code, public, quoted
 from sluice.faults import point
-from sluice.once import made_once
 
 TYPED = [c for c in SluiceError.__subclasses__() if c.__module__ == "sluice.errors"]
 

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from sluice.audit.line import Cell, Line
+from sluice.audit.occurrences import QUARANTINE, SINK, Occurrences, Strays
 from sluice.audit.report import AuditReport, shortened
-from sluice.audit.sieve import QUARANTINE, SINK, Sieve, Strays
 from sluice.audit.snapshot import Snapshot
 from sluice.audit.windows import Plan, Recompute, cannot, told
 from sluice.delta.table import Table
@@ -161,7 +161,7 @@ class _Proof:
         counts = {mark: np.zeros(len(line.cells), dtype=np.int64) for mark, _ in chosen}
         for start in range(0, max(line.length, 1), _STRETCH):
             end = min(start + _STRETCH, line.length)
-            sieve = Sieve(line, start, end)
+            sieve = Occurrences(line, start, end)
             for mark, table in chosen:
                 once = mark == QUARANTINE or self.rows is not Rows.MANY
                 for batch in self._read(table, _COLUMNS, line.named(start, end) if start else None):

@@ -22,7 +22,7 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.interval import Interval
-from sluice.run.rebuilding import began
+from sluice.run.rebuild_plan import began
 from sluice.text import instant
 
 __all__ = ["EVER", "Plan", "Recompute", "Verdict", "cannot", "doubt", "told"]

@@ -42,8 +42,8 @@ def accept(
     """
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
+    from sluice.run.circuit_breaker import waiting
     from sluice.run.decision import accept as settle
-    from sluice.run.held import waiting
 
     ledger = Ledger.open()
     name = name_of(ledger, pipeline)
@@ -72,7 +72,7 @@ def held(ledger: Ledger, pipelines: Iterable[str]) -> list[str]:
         Their names or files.
     """
     from sluice.pipeline import load
-    from sluice.run.held import holder, waiting
+    from sluice.run.circuit_breaker import holder, waiting
     from sluice.run.retraction import retractable
 
     lines = []

@@ -33,7 +33,7 @@ def acknowledge(
     from sluice.cli.names import name_of
     from sluice.ledger import Ledger
     from sluice.ranges import OffsetRange
-    from sluice.run.acknowledged import acknowledge as close
+    from sluice.run.acknowledgement import acknowledge as close
 
     try:
         spans = [OffsetRange.parse(text) for text in ranges or []]

@@ -20,7 +20,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.run.actions import AuditWindows
-from sluice.run.redriving import final
+from sluice.run.redrive_plan import final
 
 __all__ = ["prove"]
 

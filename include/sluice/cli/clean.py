@@ -9,7 +9,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.cleaning import clean_log
+from sluice.run.log_cleaning import clean_log
 
 __all__ = ["clean"]
 

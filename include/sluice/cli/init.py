@@ -52,8 +52,8 @@ def init(
     from sluice.connections import find
     from sluice.decoders.registry import Registry
     from sluice.draft.draft import draft, name_for
-    from sluice.draft.registered import schema_numbers
     from sluice.draft.sample import sample
+    from sluice.draft.wire_format import schema_numbers
     from sluice.pipeline import Pipeline, pipelines_folder
 
     found = sample(find(connection), topic, records)

@@ -17,7 +17,7 @@ from sluice.home import Home
 from sluice.lag import Backlog, Limits, Status
 from sluice.lag.current import Known, active, backlogs
 from sluice.ledger import Ledger
-from sluice.ledger.news import Remembered
+from sluice.ledger.cache import Cache
 from sluice.pipeline import Pipeline, load, load_all
 from sluice.sources.measurable import Measurable
 from sluice.text import length
@@ -79,7 +79,7 @@ class _Looks:
         self._specs = specs
         self._ledger, self._home = Ledger.open(), Home.from_env()
         self._clusters: dict[str, Measurable] = {}
-        self._known: dict[str, Remembered[Known]] = {}
+        self._known: dict[str, Cache[Known]] = {}
 
     def once(self) -> list[Backlog]:
         found: dict[str, Backlog | SluiceError] = {}
@@ -96,7 +96,7 @@ class _Looks:
                     self._clusters[name],
                     home=self._home,
                     ledger=self._ledger,
-                    remembered=self._known.setdefault(name, Remembered()),
+                    remembered=self._known.setdefault(name, Cache()),
                 )
             except SluiceError as error:
                 found |= {spec.name: error for spec in specs}

@@ -13,7 +13,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.run.actions import Redrive
-from sluice.run.redriving import possible, way_out
+from sluice.run.redrive_plan import possible, way_out
 
 __all__ = ["drop", "quarantine"]
 

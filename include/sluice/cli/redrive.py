@@ -14,7 +14,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.ranges import OffsetRange, overlaps
 from sluice.run.actions import Redrive, TryQuarantined
 from sluice.run.locate import locate
-from sluice.run.redriving import check_ranges, possible, states_for
+from sluice.run.redrive_plan import check_ranges, possible, states_for
 from sluice.sources.state import TopicState
 from sluice.wal import WriteAheadLog
 

@@ -60,7 +60,7 @@ def reset(
     from sluice.ledger import Ledger
     from sluice.pipeline import load
     from sluice.run.actions import Reset
-    from sluice.run.resetting import possible
+    from sluice.run.reset_plan import possible
     from sluice.text import checked_reason
 
     checked_reason(reason)

@@ -46,9 +46,9 @@ def retract(
     from sluice.ledger import Ledger
     from sluice.pipeline import load
     from sluice.run.actions import Retract
+    from sluice.run.circuit_breaker import holder, waiting
     from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
-    from sluice.run.held import holder, waiting
-    from sluice.run.redriving import check_ranges, final
+    from sluice.run.redrive_plan import check_ranges, final
     from sluice.run.retraction import possible, standing, wanted
     from sluice.text import checked_reason
 

@@ -31,8 +31,8 @@ from sluice.ledger.events import RunClosed
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery, Route
 from sluice.run.actions import Action, PlannedAction, RunAction, RunRequest
-from sluice.run.held import FAILED, refuse_held, settling
-from sluice.run.redriving import way_out
+from sluice.run.circuit_breaker import FAILED, refuse_held, settling
+from sluice.run.redrive_plan import way_out
 from sluice.run.verdict import headed
 
 __all__ = ["carry_out", "closing", "drive", "dry", "ended", "spark_of"]

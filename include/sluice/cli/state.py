@@ -25,7 +25,7 @@ from sluice.recovery import Route
 from sluice.run.actions import ReadState
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.growth import warning
-from sluice.run.slowest import held_by
+from sluice.run.slowest_partition import held_by
 from sluice.text import moment
 
 __all__ = ["history", "state"]

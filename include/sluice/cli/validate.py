@@ -30,7 +30,7 @@ def validate(
     from sluice.ledger import Ledger
     from sluice.pipeline import load
     from sluice.run.actions import Validate
-    from sluice.run.held import waiting
+    from sluice.run.circuit_breaker import waiting
 
     spec, ledger = load(pipeline), Ledger.open()
     row = ledger.runs.ended(spec.name, run)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.decoders.base import DecoderKind
-from sluice.decoders.registered import Registered
+from sluice.decoders.wire_format import Registered
 
 __all__ = ["AVRO", "AvroDecode"]
 

@@ -184,5 +184,5 @@ class BytesDecode(Strict):
 
 JSON = DecoderKind(JsonDecode, "sluice_spark.decoders.json:Json")
 CSV = DecoderKind(CsvDecode, "sluice_spark.decoders.csv:Csv")
-TEXT = DecoderKind(TextDecode, "sluice_spark.decoders.plain:Text")
-BYTES = DecoderKind(BytesDecode, "sluice_spark.decoders.plain:Bytes")
+TEXT = DecoderKind(TextDecode, "sluice_spark.decoders.verbatim:Text")
+BYTES = DecoderKind(BytesDecode, "sluice_spark.decoders.verbatim:Bytes")

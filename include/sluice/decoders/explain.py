@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 from xml.parsers import expat
 
-from sluice.decoders.chosen import UNMATCHED, ByHeader, Chosen
 from sluice.decoders.config import CsvDecode, JsonDecode
 from sluice.decoders.misfits import Number, misfit, nested
+from sluice.decoders.per_record import UNMATCHED, ByHeader, PerRecord
 
 __all__ = ["SINK", "Explainer", "explained"]
 
@@ -140,7 +140,7 @@ def explained(format_: str, config: Any) -> Callable[[Mapping[str, Any]], str | 
         if error["rule"] == SINK:
             return None
         key, own = format_, config
-        if isinstance(config, Chosen):
+        if isinstance(config, PerRecord):
             headers = [(each["key"], each["value"]) for each in row["headers"] or ()]
             if error["rule"] == UNMATCHED:
                 return _unmatched(config, headers)
@@ -154,7 +154,7 @@ def explained(format_: str, config: Any) -> Callable[[Mapping[str, Any]], str | 
     return explain
 
 
-def _unmatched(config: Chosen, headers: Sequence[tuple[str, bytes | None]]) -> str | None:
+def _unmatched(config: PerRecord, headers: Sequence[tuple[str, bytes | None]]) -> str | None:
     """Say why no format was chosen; of a topic there is no more to say."""
     if not isinstance(config, ByHeader):
         return None

@@ -10,7 +10,7 @@ from sluice.decoders.avro import AvroDecode
 from sluice.decoders.config import BytesDecode, CsvDecode, JsonDecode, Keyed, TextDecode
 from sluice.decoders.ddl import types_of
 from sluice.decoders.protobuf import ProtobufDecode
-from sluice.decoders.registered import Registered
+from sluice.decoders.wire_format import Registered
 from sluice.decoders.xml import XmlDecode
 from sluice.fields import Strict, given, one_of
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from sluice.decoders.base import DecoderKind
-from sluice.decoders.registered import Registered
+from sluice.decoders.wire_format import Registered
 
 __all__ = ["PROTOBUF", "ProtobufDecode", "message_name", "message_path"]
 

@@ -15,8 +15,8 @@ import yaml
 from sluice.decoders.registry import Schema
 from sluice.draft.infer import Number, Seen, quoted
 from sluice.draft.protobuf import paths_of
-from sluice.draft.registered import Columns, columns_of, schema_numbers
 from sluice.draft.sample import Sampled
+from sluice.draft.wire_format import Columns, columns_of, schema_numbers
 from sluice.errors import ConfigError
 from sluice.fields import METADATA_COLUMNS
 from sluice.text import instant

@@ -32,7 +32,7 @@ class Backlog:
         The newest live run that has ended.
     held
         The id of the run whose verdict holds the pipeline, so that no run would read anything; see
-        :mod:`sluice.run.held`.
+        :mod:`sluice.run.circuit_breaker`.
     """
 
     pipeline: str

@@ -13,11 +13,11 @@ from sluice.errors import ConfigError, SluiceError, SourceUnreachableError
 from sluice.home import Home
 from sluice.lag import Ages, Backlog, Limits, PastRun, Recorded, measure
 from sluice.ledger import Epoch, Ledger
-from sluice.ledger.news import Remembered
+from sluice.ledger.cache import Cache
 from sluice.pipeline import Pipeline
 from sluice.recovery import Route
 from sluice.run.checkpoint import Checkpoint
-from sluice.run.held import surely_held
+from sluice.run.circuit_breaker import surely_held
 from sluice.sources.clusters import bare, bare_positions, named
 from sluice.sources.measurable import Isolation, Measurable, Topics
 from sluice.sources.state import FirstUnread, Key, TopicState
@@ -66,7 +66,7 @@ def backlog(
 
 
 def backlogs(
-    pipelines: Sequence[Pipeline], cluster: Measurable, *, home: Home, ledger: Ledger, remembered: Remembered[Known]
+    pipelines: Sequence[Pipeline], cluster: Measurable, *, home: Home, ledger: Ledger, remembered: Cache[Known]
 ) -> dict[str, Backlog | SluiceError]:
     """Measure the lags of many pipelines of one cluster: it is asked once for all of them.
 

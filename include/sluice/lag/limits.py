@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
-from sluice.pipeline.starting import Lag
+from sluice.pipeline.schedule import Lag
 from sluice.text import length
 
 __all__ = ["Limits"]

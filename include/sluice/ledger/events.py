@@ -21,7 +21,7 @@ from pydantic import (
 )
 
 from sluice.facts import FACTS, BatchFact
-from sluice.ledger.plain import plain
+from sluice.ledger.strict_json import plain
 from sluice.ranges import LostRange, OffsetRange, RangeAccount, Times
 from sluice.recovery import Route
 from sluice.text import storable
@@ -278,7 +278,7 @@ class RangeRetracted(BatchEvent):
 
 
 class PipelineReset(Event):
-    """The pipeline begins again in a new epoch: :meth:`sluice.run.resetting.Reset.as_dict`.
+    """The pipeline begins again in a new epoch: :meth:`sluice.run.reset_plan.Reset.as_dict`.
 
     Parameters
     ----------
@@ -338,7 +338,7 @@ class PipelineAdopted(Event):
 
 
 class Judged(Event):
-    """A verdict; observed values are stored as :func:`~sluice.ledger.plain.plain` converts them."""
+    """A verdict; observed values are stored as :func:`~sluice.ledger.strict_json.plain` converts them."""
 
     verdict: str
     judgement: Annotated[Mapping[str, Any], BeforeValidator(lambda value: plain(dict(value)))]

@@ -197,7 +197,7 @@ class Resets:
         return found
 
     def by(self, run_id: str) -> dict[str, Any]:
-        """Return what a run's reset did, as :meth:`sluice.run.resetting.Reset.as_dict`; empty if it did nothing."""
+        """Return what a run's reset did, as :meth:`sluice.run.reset_plan.Reset.as_dict`; empty if it did nothing."""
         return next((told for run, told in reversed(self.told) if run == run_id), {})
 
 

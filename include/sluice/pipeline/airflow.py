@@ -9,7 +9,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from sluice.fields import Duration, Strict
-from sluice.pipeline.starting import Schedule, check_cron
+from sluice.pipeline.schedule import Schedule, check_cron
 from sluice.pipeline.targets import check_function
 
 __all__ = ["Airflow", "Freshness"]

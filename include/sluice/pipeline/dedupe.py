@@ -70,7 +70,7 @@ class Dedupe(StateOperator):
 
 KIND = OperatorKind(
     Dedupe,
-    "sluice_spark.batch.deduped:DedupeWriter",
+    "sluice_spark.batch.dedupe:DedupeWriter",
     "sluice_spark.windows.duplicates:check",
     "sluice_spark.windows.state:remembered_keys",
 )

@@ -23,6 +23,7 @@ from sluice.pipeline.operator import StateOperator
 from sluice.pipeline.places import refuse_places
 from sluice.pipeline.processor import Processor
 from sluice.pipeline.quality import Quality
+from sluice.pipeline.schedule import Lag, Schedule, is_cron
 from sluice.pipeline.sections import (
     EVERYTHING,
     Decode,
@@ -37,7 +38,6 @@ from sluice.pipeline.sections import (
     Wal,
 )
 from sluice.pipeline.spark import Spark
-from sluice.pipeline.starting import Lag, Schedule, is_cron
 from sluice.pipeline.state import State
 from sluice.pipeline.support import ARROW, FILE, INTERVAL, REBUILDING, SINK, SPLITTING, STRATEGY, refuse, why_not
 from sluice.pipeline.window import Window

@@ -103,7 +103,7 @@ class Processor(StateOperator):
 
 KIND = OperatorKind(
     Processor,
-    "sluice_spark.batch.processed:ProcessorWriter",
+    "sluice_spark.batch.processor:ProcessorWriter",
     "sluice_spark.windows.processors:check",
     "sluice_spark.windows.state:held_keys",
     "sluice_spark.windows.state:of_processor",

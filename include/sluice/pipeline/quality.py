@@ -50,7 +50,7 @@ class Quality(Strict):
     on_failed: Literal["fail", "hold", "warn"] = "fail"
     """What a verdict ``failed`` or ``error`` does: ``fail`` fails the task ``validate`` (exit 50), ``warn`` logs it.
 
-    ``hold`` fails it, and holds the live runs that follow: see :mod:`sluice.run.held`.
+    ``hold`` fails it, and holds the live runs that follow: see :mod:`sluice.run.circuit_breaker`.
     """
     when: Literal["after_commit", "before_commit"] = "after_commit"
     """When rows are judged: a run's after its last batch, or each batch's before it is committed.

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from sluice.decoders.chosen import ByHeader, ByTopic, Chosen
 from sluice.decoders.format import Format
+from sluice.decoders.per_record import ByHeader, ByTopic, PerRecord
 from sluice.fields import Duration, Strict, TablePath, given, one_of
 from sluice.kinds import kind_of
 from sluice.rules.config import NotNullRule, SqlRule
@@ -114,7 +114,7 @@ class Decode(Format):
     """A format for each value of a header, such as ``content-type``."""
 
     @property
-    def chosen(self) -> Chosen | None:
+    def chosen(self) -> PerRecord | None:
         """What chooses a format for each record; None if there is one for all."""
         return self.by_topic or self.by_header
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sluice.pipeline.schedule import Schedule
 from sluice.pipeline.sections import EVERYTHING, Rows
-from sluice.pipeline.starting import Schedule
 from sluice.pipeline.window import START
 from sluice.recovery import Recovery
 from sluice.storage import in_arrows_reach, is_url

@@ -178,7 +178,7 @@ class Window(StateOperator):
 
 KIND = OperatorKind(
     Window,
-    "sluice_spark.batch.windowed:WindowWriter",
+    "sluice_spark.batch.windows:WindowWriter",
     "sluice_spark.windows.aggregate:check",
     "sluice_spark.windows.state:open_windows",
 )

@@ -130,7 +130,7 @@ class RunRequest(RunAction):
     """
 
     name: ClassVar[str] = "run"
-    by: ClassVar[str] = "sluice_spark.runs.requested:requested"
+    by: ClassVar[str] = "sluice_spark.runs.factory:requested"
     needs: ClassVar[tuple[Need, ...]] = ("source", "sink", "decoder")
 
     recovery: Recovery | None = None
@@ -394,7 +394,7 @@ class Check(Action):
     """
 
     name: ClassVar[str] = "check"
-    by: ClassVar[str] = "sluice_spark.runs.checking:checked"
+    by: ClassVar[str] = "sluice_spark.runs.checks:checked"
 
     result: Path
     files: tuple[str, ...]

@@ -21,7 +21,7 @@ from typing import Any
 from sluice.facts.profile import NO_ROWS, Profile
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline.history import History
-from sluice.run.held import FAILED, only_late
+from sluice.run.circuit_breaker import FAILED, only_late
 from sluice.text import length
 
 __all__ = ["Broken", "Check", "Finding", "broken_by", "compare", "judge", "stale"]

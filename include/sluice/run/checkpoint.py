@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from sluice.atomic_file import made_once
 from sluice.errors import CheckpointError, begin_again
-from sluice.once import made_once
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.sources.clusters import named_positions
 from sluice.storage import file_system, is_url

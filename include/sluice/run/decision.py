@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from sluice.errors import ConfigError
 from sluice.ledger import Ledger, RunRow
 from sluice.ledger.events import BatchGivenUp, NormalSet, VerdictAccepted
-from sluice.run.held import FAILED, waiting
+from sluice.run.circuit_breaker import FAILED, waiting
 from sluice.run.verdict import faults, worse
 from sluice.text import checked_reason
 

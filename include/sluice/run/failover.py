@@ -4,7 +4,7 @@ The epoch that reads one cluster is closed, and the next one reads another one. 
 (:mod:`sluice.sources.clusters`), so that offsets of two clusters are never mixed up.
 
 - **Where it begins.** Where the pipeline left that cluster before; else at the start of what the cluster retains. Each
-  record there that came from another cluster, and is settled already (:mod:`sluice.run.settled`), is a copy: it counts
+  record there that came from another cluster, and is settled already (:mod:`sluice.run.origins`), is a copy: it counts
   as filtered, and is not written again.
 - **What stays behind.** What the old cluster had, and the pipeline did not read, is open as lost. It is closed when the
   mirror brings it, or by a redrive from the old cluster.
@@ -20,7 +20,7 @@ from sluice.errors import ConfigError
 from sluice.ledger import Epoch
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange, Positions
-from sluice.run.resetting import Reset, Standing, plan
+from sluice.run.reset_plan import Reset, Standing, plan
 from sluice.sources.clusters import active_of
 from sluice.sources.state import Key, TopicState
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sluice.once import made_once
+from sluice.atomic_file import made_once
 
 __all__ = ["FOLDER", "BrokenManifestError", "Manifest", "State", "files_of"]
 

@@ -15,7 +15,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.ranges import joined
 from sluice.run.verdict import headed
 from sluice_airflow import metrics
-from sluice_airflow.last_words import Hopeless, tells
+from sluice_airflow.failure_message import Hopeless, tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.log_tables import account_table
 from sluice_airflow.operators.bounded_run import run_before

@@ -10,9 +10,9 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.acknowledged import acknowledge
+from sluice.run.acknowledgement import acknowledge
 from sluice_airflow.arguments import is_unset, ranges_of, refused, refused_ranges
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

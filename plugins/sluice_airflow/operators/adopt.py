@@ -12,7 +12,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice_airflow.arguments import is_unset, refused
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

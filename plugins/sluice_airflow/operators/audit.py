@@ -14,7 +14,7 @@ from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, load
 from sluice.run.actions import AuditWindows
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 from sluice_airflow.operators.submit import SubmitOperator
 
 if TYPE_CHECKING:

@@ -15,10 +15,10 @@ from sluice.pipeline import load
 from sluice.ranges import joined
 from sluice.recovery import Recovery, Route
 from sluice.run.actions import RunRequest, interval_recovery
-from sluice.run.held import refuse_held
+from sluice.run.circuit_breaker import refuse_held
 from sluice_airflow import connections
 from sluice_airflow.arguments import choice_of, count_of, flag_of, is_known, is_unset
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import account_table

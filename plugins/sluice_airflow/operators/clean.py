@@ -10,9 +10,9 @@ from airflow.sdk import BaseOperator
 from sluice.home import Home
 from sluice.ledger import Ledger
 from sluice.pipeline import load
-from sluice.run.cleaning import clean_log
+from sluice.run.log_cleaning import clean_log
 from sluice_airflow.arguments import duration_of, is_known
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

@@ -9,7 +9,7 @@ from airflow.sdk import BaseOperator
 from sluice.home import Home
 from sluice.pipeline import load
 from sluice.upkeep import compact
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

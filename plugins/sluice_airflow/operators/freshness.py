@@ -14,8 +14,8 @@ from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow import connections
 from sluice_airflow.arguments import duration_of, is_known, refused
+from sluice_airflow.failure_message import Hopeless, tells
 from sluice_airflow.gate import look
-from sluice_airflow.last_words import Hopeless, tells
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.window import refuse_unknown
 

@@ -13,7 +13,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run.actions import Redrive
 from sluice_airflow.arguments import choice_of, is_known, ranges_of, refused, refused_ranges
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.log_tables import account_table

@@ -10,9 +10,9 @@ from sluice.errors import public
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run.actions import Reset
-from sluice.run.resetting import possible
+from sluice.run.reset_plan import possible
 from sluice_airflow.arguments import flag_of, is_known, is_unset, refused
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.operators.submit import SubmitOperator

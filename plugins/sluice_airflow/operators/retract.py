@@ -12,10 +12,10 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run.actions import Retract
 from sluice.run.decision import MAY_BE_OUT, check_unsettled, give_up
-from sluice.run.redriving import final
+from sluice.run.redrive_plan import final
 from sluice.run.retraction import possible, standing, wanted
 from sluice_airflow.arguments import is_unset, refused
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink
 from sluice_airflow.operators.submit import SubmitOperator

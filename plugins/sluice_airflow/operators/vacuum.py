@@ -12,7 +12,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.upkeep import vacuum
 from sluice_airflow.arguments import duration_of, is_known
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

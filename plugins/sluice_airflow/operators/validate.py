@@ -11,11 +11,11 @@ from sluice.errors import QualityError, SluiceError, public
 from sluice.ledger import Ledger, RunRow
 from sluice.pipeline import Pipeline, load
 from sluice.run.actions import Validate
-from sluice.run.held import FAILED, settling
-from sluice.run.redriving import way_out
+from sluice.run.circuit_breaker import FAILED, settling
+from sluice.run.redrive_plan import way_out
 from sluice.run.verdict import line, title, told
 from sluice_airflow.arguments import flag_of, is_known
-from sluice_airflow.last_words import tells
+from sluice_airflow.failure_message import tells
 from sluice_airflow.links.data_docs import DataDocsLink, address_of
 from sluice_airflow.links.page import PageLink
 from sluice_airflow.links.spark_ui import SparkUiLink

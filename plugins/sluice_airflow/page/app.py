@@ -16,7 +16,7 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from sluice.errors import SluiceError, public
 from sluice.ledger import UnknownRunError
-from sluice_airflow.page import data_docs, readings
+from sluice_airflow.page import data_docs, queries
 from sluice_airflow.page.access import (
     LOGGED_IN,
     READS,
@@ -46,7 +46,7 @@ app.add_exception_handler(HTTPException, to_login)  # type: ignore[arg-type]
 
 @app.exception_handler(SluiceError)
 def _told(_: Request, error: SluiceError) -> Response:
-    unknown = isinstance(error, readings.UnknownPipelineError | UnknownRunError)
+    unknown = isinstance(error, queries.UnknownPipelineError | UnknownRunError)
     body = public({"what": error.what, "state": error.state, "next_step": error.next_step})
     again = {"Retry-After": "2"} if isinstance(error, AskedError) else None
     return JSONResponse(body, status_code=404 if unknown else 503, headers=again)
@@ -79,13 +79,13 @@ def _static(path: str) -> Response:
 @app.get("/api/pipelines")
 def pipelines(user: GetUserDep) -> list[dict[str, Any]]:
     """Return the pipelines whose DAGs the user may read, each at a glance."""
-    return public(readings.overview(lambda names: readable(user, names)))
+    return public(queries.overview(lambda names: readable(user, names)))
 
 
 @app.get("/api/pipelines/{dag_id}", dependencies=[READS])
 def pipeline(dag_id: str, user: GetUserDep, newest: Annotated[int, Query(ge=1, le=1_000_000)] = 200) -> dict[str, Any]:
     """Return a pipeline, and its newest runs in at most 200 spans."""
-    found = readings.pipeline(dag_id, newest=newest)
+    found = queries.pipeline(dag_id, newest=newest)
     maintenance = found.get("maintenance")
     return {**shown(user, dag_id, found), "may_redrive": bool(maintenance and may_trigger(user, maintenance))}
 
@@ -98,32 +98,32 @@ def runs(
     limit: Annotated[int, Query(ge=1, le=500)] = 25,
 ) -> list[dict[str, Any]]:
     """Return runs, newest first; those before a ``sequence``."""
-    return shown(user, dag_id, readings.runs(dag_id, before, limit))
+    return shown(user, dag_id, queries.runs(dag_id, before, limit))
 
 
 @app.get("/api/pipelines/{dag_id}/run", dependencies=[READS_RECORDS])
 def run(dag_id: str, id: Annotated[str, Query(max_length=250)]) -> dict[str, Any]:
     """Return one run."""
-    found = readings.account(dag_id, id)
+    found = queries.account(dag_id, id)
     return {**found, "in_airflow": found["kind"] == "live" and has_run(dag_id, id)}
 
 
 @app.get("/api/pipelines/{dag_id}/lag", dependencies=[READS])
 def lag(dag_id: str, user: GetUserDep) -> dict[str, Any]:
     """Return the lag now."""
-    return shown(user, dag_id, readings.lag(dag_id))
+    return shown(user, dag_id, queries.lag(dag_id))
 
 
 @app.get("/api/pipelines/{dag_id}/losses", dependencies=[READS])
 def losses(dag_id: str, user: GetUserDep) -> dict[str, Any]:
     """Return what a redrive could bring back."""
-    return shown(user, dag_id, readings.losses(dag_id))
+    return shown(user, dag_id, queries.losses(dag_id))
 
 
 @app.get("/api/pipelines/{dag_id}/log", dependencies=[READS])
 def log(dag_id: str, user: GetUserDep) -> dict[str, Any]:
     """Return how far the write-ahead log reaches back."""
-    return shown(user, dag_id, readings.log(dag_id))
+    return shown(user, dag_id, queries.log(dag_id))
 
 
 @app.get("/data-docs/{dag_id}/{path:path}", dependencies=[READS_RECORDS])

@@ -18,8 +18,8 @@ from sluice.pipeline import load
 from sluice.text import length
 from sluice_airflow import connections
 from sluice_airflow.arguments import choice_of, is_known
+from sluice_airflow.failure_message import WaitedTooLong, tells
 from sluice_airflow.gate import OnIdle, check, decide, given, limits_of, look, why_waiting
-from sluice_airflow.last_words import WaitedTooLong, tells
 from sluice_airflow.log_tables import lag_table
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 from sluice_airflow.window import run_window

@@ -17,7 +17,7 @@ from sluice.home import Home
 from sluice.lag import Backlog
 from sluice.lag.current import Known, backlogs
 from sluice.ledger import Ledger
-from sluice.ledger.news import Remembered
+from sluice.ledger.cache import Cache
 from sluice.pipeline import Pipeline
 from sluice.sources.measurable import Measurable
 from sluice_airflow import connections, metrics
@@ -263,7 +263,7 @@ class _Lookout:
         self._last = ""
         self._reached = (0, 0)
         self._files = Files()
-        self._known: Remembered[Known] = Remembered()
+        self._known: Cache[Known] = Cache()
         self._said: dict[str, str] = {}
 
     def look(self, pipelines: list[str], connection: Connection, seconds: float) -> dict[str, Backlog]:

@@ -14,14 +14,14 @@ from pyspark.sql import SparkSession
 from sluice.facts.rescued import NONE, Rescued
 from sluice.ranges import OffsetRange, Times, subtract
 from sluice.storage import make_folder, remove
-from sluice_spark.arrow.ahead import Ahead, Foreseen
 from sluice_spark.arrow.plan import Plan
+from sluice_spark.arrow.read_ahead import Foreseen, ReadAhead
 from sluice_spark.arrow.shares import Job, cause_of, do, tidy
 from sluice_spark.arrow.worker import Copying, Decoding, Done
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sinks.parquet.attempts import new_folder
-from sluice_spark.sinks.parquet.staged import staged_file
+from sluice_spark.sinks.parquet.staged_files import staged_file
 from sluice_spark.sources.base import Records
 from sluice_spark.sources.inputs import Input, inputs_of
 
@@ -109,7 +109,7 @@ class ArrowPath:
     """Whether it was asked for the rows of a batch."""
     _off: bool = False
     _coming: Callable[[], Iterable[Foreseen]] | None = None
-    _ahead: Ahead[_Read] | None = None
+    _ahead: ReadAhead[_Read] | None = None
     _given: dict[str, _Read] = field(default_factory=dict)
 
     @property
@@ -158,7 +158,7 @@ class ArrowPath:
         if self._off:
             return None
         if self._ahead is None and self._coming is not None:
-            self._ahead = Ahead(
+            self._ahead = ReadAhead(
                 self.spark,
                 lambda batches: self._read(root, batches, source, within),
                 lambda read: read.attempt.remove(),

@@ -15,19 +15,19 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.sections import Decode, Rule
 from sluice.recovery import Recovery
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
-from sluice_spark.arrow.calls import Calls
 from sluice_spark.arrow.columns import arrow_type, unsupported
 from sluice_spark.arrow.csv import CsvChunks
 from sluice_spark.arrow.expectations import RowRules
 from sluice_spark.arrow.files import can_partition
 from sluice_spark.arrow.json import JsonChunks
 from sluice_spark.arrow.maps import ESCAPED_NAME
-from sluice_spark.arrow.plain import BytesChunks, TextChunks, WithKeys
-from sluice_spark.arrow.registered import RegisteredChunks
 from sluice_spark.arrow.rescued import WithRescued
 from sluice_spark.arrow.select import Condition, NotInSubsetError, Select, broken, missing, parse
+from sluice_spark.arrow.user_function import UserFunction
+from sluice_spark.arrow.verbatim import BytesChunks, TextChunks, WithKeys
+from sluice_spark.arrow.wire_format import RegisteredChunks
 from sluice_spark.decoders.avro import reader_of
-from sluice_spark.decoders.converting import SINCE_1901
+from sluice_spark.decoders.conversions import SINCE_1901
 from sluice_spark.rules.expectations import RowRule
 from sluice_spark.transforms.arrow_function import ArrowFunction
 
@@ -161,7 +161,7 @@ def _transform(spark: SparkSession, pipeline: Pipeline, source: pa.Schema) -> Tr
     if None in kinds.values():
         name = next(name for name, kind in kinds.items() if kind is None)
         raise NotArrowError(f"transform.arrow: column {name} has a type that Spark alone writes")
-    return Calls(function, pa.schema(list(kinds.items())))
+    return UserFunction(function, pa.schema(list(kinds.items())))
 
 
 def _has_time(kind: pa.DataType) -> bool:

@@ -21,9 +21,9 @@ from sluice.ranges import OffsetRange, Times
 from sluice_spark.arrow.base import METADATA, ChunkDecoder, Transform
 from sluice_spark.arrow.expectations import RowRules
 from sluice_spark.arrow.files import Files, Written
-from sluice_spark.arrow.plain import with_headers
 from sluice_spark.arrow.rescued import names_of
 from sluice_spark.arrow.select import Condition
+from sluice_spark.arrow.verbatim import with_headers
 from sluice_spark.sources.inputs import LATEST, RECORDS, UTC, Chunk, Input, RangeReader, SilentError, UnreadableError
 
 __all__ = ["Copying", "Decoding", "Done", "Task", "work"]

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.run.settled import Origins, Screened, Settled, screened
+from sluice.run.origins import Origins, Screened, Settled, screened
 from sluice_spark.decoders.base import COLUMN, RULE
 from sluice_spark.rules.origin import origin_of
 from sluice_spark.sources.base import Records

@@ -10,15 +10,15 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, StringType, StructField, StructType
 
-from sluice.decoders.chosen import UNMATCHED
+from sluice.decoders.per_record import UNMATCHED
 from sluice.pipeline.sections import Decode
 from sluice.ranges import OffsetRange, RangeAccount
 from sluice_spark.decoders.base import COLUMN, RULE, last_header
-from sluice_spark.decoders.chosen import choice_of
+from sluice_spark.decoders.per_record import choice_of
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.staged import read_back
+from sluice_spark.sinks.parquet.staged_files import read_back
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 
 __all__ = ["SCHEMA", "held_records", "opened", "refused_again", "refused_records", "take_out"]

@@ -26,7 +26,7 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
 from sluice.run.checkpoint import Checkpoint, Clock
-from sluice.run.rebuilding import Kept, former_to
+from sluice.run.rebuild_plan import Kept, former_to
 from sluice_spark.batch.account import account_for, doubled
 from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally

@@ -18,7 +18,7 @@ from sluice.facts.rescued import NONE, Rescued
 from sluice.faults import point
 from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
-from sluice.run.settled import Screened
+from sluice.run.origins import Screened
 from sluice_spark.arrow.path import ArrowPath, Outcome
 from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
 from sluice_spark.batch.origins import COPY, Screen, marked
@@ -31,10 +31,10 @@ from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.engine.logs import logger
 from sluice_spark.paths import literal
 from sluice_spark.rules.records import decoded
+from sluice_spark.sinks.also import ALSO, NO_FURTHER, AlsoSinks, Shared
 from sluice_spark.sinks.base import MOST, NOTHING, Fence, RowsRefusedError, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.further import ALSO, NO_FURTHER, FurtherSinks, Shared
-from sluice_spark.sinks.parquet.profiled import profile_of
+from sluice_spark.sinks.parquet.profile import profile_of
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
@@ -166,7 +166,7 @@ class BatchWriter:
     screen: Screen | None = None
     screened: Screened | None = None
     split: Split | None = None
-    further: FurtherSinks = NO_FURTHER
+    further: AlsoSinks = NO_FURTHER
     lookups: Lookups = NO_LOOKUPS
     refusals: Refusals = NONE_REFUSED
 

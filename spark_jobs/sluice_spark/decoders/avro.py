@@ -10,7 +10,7 @@ from pyspark.sql import types as T
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.registry import Registry
 from sluice_spark.decoders.avro_values import AvroReader
-from sluice_spark.decoders.converting import EVER
+from sluice_spark.decoders.conversions import EVER
 from sluice_spark.decoders.workers import decoded
 
 __all__ = ["Avro", "reader_of"]

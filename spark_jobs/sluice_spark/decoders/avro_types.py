@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import types as T
 
-from sluice_spark.decoders.converting import (
+from sluice_spark.decoders.conversions import (
     DAY,
     SAME,
     WHOLE,

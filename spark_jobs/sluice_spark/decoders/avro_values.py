@@ -15,8 +15,8 @@ from typing import Any
 
 from sluice.decoders.registry import Schema
 from sluice_spark.decoders.avro_types import Types
-from sluice_spark.decoders.converting import SAME, Broken, Convert
-from sluice_spark.decoders.registered import HEADER, RegisteredReader
+from sluice_spark.decoders.conversions import SAME, Broken, Convert
+from sluice_spark.decoders.wire_format import HEADER, RegisteredReader
 
 __all__ = ["AvroReader"]
 

@@ -33,8 +33,9 @@ class Decoder(Protocol):
         """Add :data:`DATA`, :data:`RULE` and :data:`COLUMN` to records.
 
         A pure function of the frame. It keeps all other columns and every row, and must not raise for any content of a
-        record. What fails for another reason in a Python worker raises :func:`sluice_spark.decoders.told.told`: a
-        strategy that gives records up would else take it for the fault of these.
+        record. What fails for another reason in a Python worker raises
+        :func:`sluice_spark.decoders.worker_errors.told`: a strategy that gives records up would else take it for the
+        fault of these.
 
         Parameters
         ----------

@@ -9,7 +9,7 @@ from pyspark.sql import types as T
 
 from sluice.decoders.protobuf import ProtobufDecode
 from sluice.decoders.registry import Registry
-from sluice_spark.decoders.converting import EVER
+from sluice_spark.decoders.conversions import EVER
 from sluice_spark.decoders.protobuf_values import ProtobufReader
 from sluice_spark.decoders.workers import decoded
 

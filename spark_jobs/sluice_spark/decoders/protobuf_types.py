@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescript
 from google.protobuf.unknown_fields import UnknownFieldSet
 from pyspark.sql import types as T
 
-from sluice_spark.decoders.converting import DAY, SAME, WHOLE, Broken, Convert, Exact, Scaled, Whole, Within
+from sluice_spark.decoders.conversions import DAY, SAME, WHOLE, Broken, Convert, Exact, Scaled, Whole, Within
 
 __all__ = ["Types"]
 

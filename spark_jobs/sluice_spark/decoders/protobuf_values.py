@@ -18,9 +18,9 @@ from pyspark.sql import types as T
 from sluice.decoders.protobuf import message_name, message_path
 from sluice.decoders.registry import Registry, Schema
 from sluice.errors import ConfigError
-from sluice_spark.decoders.converting import Broken
+from sluice_spark.decoders.conversions import Broken
 from sluice_spark.decoders.protobuf_types import Get, Types
-from sluice_spark.decoders.registered import RegisteredReader, Writer
+from sluice_spark.decoders.wire_format import RegisteredReader, Writer
 
 __all__ = ["ProtobufReader"]
 

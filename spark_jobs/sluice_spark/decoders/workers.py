@@ -12,9 +12,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from sluice.errors import SluiceError
 from sluice_spark.decoders.base import COLUMN, DATA, RULE
-from sluice_spark.decoders.converting import Broken
-from sluice_spark.decoders.registered import RegisteredReader, rows
-from sluice_spark.decoders.told import MARK, told
+from sluice_spark.decoders.conversions import Broken
+from sluice_spark.decoders.wire_format import RegisteredReader, rows
+from sluice_spark.decoders.worker_errors import MARK, told
 
 __all__ = ["decoded"]
 
@@ -25,7 +25,7 @@ def decoded(reader: RegisteredReader, columns: T.StructType, records: DataFrame)
     """Decode records by Python workers, strictly; see :class:`sluice_spark.decoders.base.Decoder`.
 
     A worker that cannot ask the registry fails, and with it the batch: nothing is refused for that. The error is one of
-    :func:`sluice_spark.decoders.told.found_in`.
+    :func:`sluice_spark.decoders.worker_errors.found_in`.
     """
     free = columns.toNullable()
     shape = T.StructType().add("data", free).add("rule", "string").add("column", "string")

@@ -21,7 +21,7 @@ from sluice.errors import (
     quoted,
 )
 from sluice.storage import DENIALS
-from sluice_spark.decoders.told import found_in
+from sluice_spark.decoders.worker_errors import found_in
 
 __all__ = ["EngineError", "Sign", "ask_engine", "classify", "no_file_system"]
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from sluice.ledger.plain import plain
+from sluice.ledger.strict_json import plain
 from sluice.run.verdict import MASKED
 
 __all__ = ["evidence_of", "fails_on", "hide", "hush", "look", "short", "shows"]

@@ -24,17 +24,17 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.suite import Suite, missing_columns
 from sluice.ranges import Counts
-from sluice.run.held import FAILED
+from sluice.run.circuit_breaker import FAILED
 from sluice.run.verdict import accepted_faults, faults, worse
 from sluice_spark.engine.failures import no_file_system
 from sluice_spark.engine.logs import logger
-from sluice_spark.quality.building import open_project, problems_of, raised, remember, remembered, warm_up
 from sluice_spark.quality.data_docs import build, prune
 from sluice_spark.quality.evidence import evidence_of, fails_on, hide, hush, look, short, shows
+from sluice_spark.quality.gx_project import open_project, problems_of, raised, remember, remembered, warm_up
+from sluice_spark.quality.history import with_past
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import Excess, excesses
-from sluice_spark.quality.past import with_past
-from sluice_spark.quality.shares import few_shares
+from sluice_spark.quality.shuffle import few_shares
 from sluice_spark.sinks.base import ReadableSink
 
 __all__ = ["Judge"]

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from sluice.errors import quoted
-from sluice.run.held import FAILED, FRESHNESS
+from sluice.run.circuit_breaker import FAILED, FRESHNESS
 from sluice.run.verdict import WARNS, causes, faults, told
 from sluice_spark.quality.limits import Excess
 

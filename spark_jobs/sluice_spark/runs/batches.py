@@ -15,9 +15,9 @@ from sluice.ledger import Lease, LedgerError
 from sluice.ledger.events import Degraded, Event
 from sluice.recovery import Route
 from sluice.sources.state import TopicState, ids_of
-from sluice_spark.batch.pace import fitting
+from sluice_spark.batch.batch_size import fitting
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.engine.compiling import not_compiled
+from sluice_spark.engine.code_generation import not_compiled
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress

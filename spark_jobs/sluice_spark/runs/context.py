@@ -18,7 +18,7 @@ from sluice.ledger import Epoch, Lease, Ledger
 from sluice.ledger.events import Degraded
 from sluice.pipeline import Pipeline
 from sluice.recovery import Recovery
-from sluice.run.settled import settled_of
+from sluice.run.origins import settled_of
 from sluice.sources.base import Source, SourceConfig
 from sluice.storage import is_url
 from sluice_spark.arrow.path import ArrowPath
@@ -28,7 +28,7 @@ from sluice_spark.batch.origins import Screen
 from sluice_spark.batch.quarantine import SCHEMA
 from sluice_spark.batch.split import Split
 from sluice_spark.batch.unknown_fields import UnknownFields
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.stopwatch import Stopwatch
@@ -37,7 +37,7 @@ from sluice_spark.runs.gate import Gate
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sources.base import SourceReader
 from sluice_spark.strategies.base import Strategy
-from sluice_spark.strategies.chosen import STRATEGIES
+from sluice_spark.strategies.by_name import STRATEGIES
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.lookups import NO_LOOKUPS, Lookups
 from sluice_spark.transforms.sample import shape_of

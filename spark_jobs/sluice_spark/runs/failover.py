@@ -11,7 +11,7 @@ from sluice.errors import CheckpointError, ConfigError, SluiceError
 from sluice.ledger import Lease
 from sluice.run.actions import Failover
 from sluice.run.failover import goes_to, possible
-from sluice.run.resetting import Reset, Standing, united
+from sluice.run.reset_plan import Reset, Standing, united
 from sluice.sources.base import Source
 from sluice.sources.clusters import active_of
 from sluice.sources.state import TopicState

@@ -18,15 +18,15 @@ from sluice.ledger import Lease, Ledger
 from sluice.ledger.events import Judged
 from sluice.pipeline import Pipeline
 from sluice.ranges import Counts, LostRange, OffsetRange
-from sluice.run.held import FAILED
+from sluice.run.circuit_breaker import FAILED
 from sluice.run.verdict import causes, faults, worse
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
 from sluice_spark.engine.failures import ask_engine
 from sluice_spark.engine.logs import logger
+from sluice_spark.quality.history import with_past
 from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.quality.limits import Excess
-from sluice_spark.quality.past import with_past
 
 __all__ = ["Gate"]
 

@@ -17,8 +17,8 @@ from sluice.recovery import Route
 from sluice.run.preflight import check as preflight
 from sluice.wal import DamagedLogError
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.closing import HANDOVER, seal_off
-from sluice_spark.runs.logged import LogRoute
+from sluice_spark.runs.epoch_end import HANDOVER, seal_off
+from sluice_spark.runs.log_route import LogRoute
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Sink, overtaken
 from sluice_spark.strategies.apply import Sealed

@@ -26,7 +26,7 @@ from sluice.run.resolve import Resolved
 from sluice.sources.state import Key, TopicState, ids_of, joined_ids
 from sluice_spark.batch.writer import BatchWriter, Places, PreparedBatch
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.closing import emptied
+from sluice_spark.runs.epoch_end import emptied
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.reconcile import (
     RETRACTED,
@@ -40,7 +40,7 @@ from sluice_spark.runs.reconcile import (
 from sluice_spark.runs.redrive import REDRIVING
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.source_check import SourceCheck
-from sluice_spark.runs.stateful import refuse_other
+from sluice_spark.runs.stateful_route import refuse_other
 from sluice_spark.runs.steps import BatchSteps
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, overtaken

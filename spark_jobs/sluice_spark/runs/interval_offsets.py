@@ -21,7 +21,7 @@ from sluice.ledger.events import TimesFound
 from sluice.ranges import OffsetRange, Positions, Times, describe, joined, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.interval import Interval
-from sluice.run.redriving import states_for
+from sluice.run.redrive_plan import states_for
 from sluice.run.resolve import Available, Resolved, missing
 from sluice.run.resolve import resolve as resolved_of
 from sluice.sources.base import Source

@@ -23,26 +23,26 @@ from sluice.ledger.events import Degraded, EpochOpened
 from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
 from sluice.run.actions import Reset
-from sluice.run.held import holder, refuse_held
+from sluice.run.circuit_breaker import holder, refuse_held
 from sluice.run.preflight import never_read
-from sluice.run.slowest import held_by
+from sluice.run.slowest_partition import held_by
 from sluice.sources.base import Announcing, CopyError, Copying, Source
 from sluice.sources.state import TopicState, ends, starts
 from sluice.wal.cleaning import applied_batch, clean
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.batches import MicroBatches
-from sluice_spark.runs.direct import DirectRoute
-from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
+from sluice_spark.runs.direct_route import DirectRoute
+from sluice_spark.runs.flush import plan_firing, plan_flush, plan_held
 from sluice_spark.runs.handover import HandOver
-from sluice_spark.runs.logged import LogRoute, with_state
-from sluice_spark.runs.rebuilding import due
+from sluice_spark.runs.log_route import LogRoute, with_state
+from sluice_spark.runs.rebuild import due
 from sluice_spark.runs.reconcile import reconcile_log
 from sluice_spark.runs.reset import ResetRun
 from sluice_spark.runs.run import Run
-from sluice_spark.runs.sealed import sealed_batches
+from sluice_spark.runs.sealed_batches import sealed_batches
 from sluice_spark.runs.source_check import SourceCheck
-from sluice_spark.runs.stateful import StatefulRoute, plan_closing, refuse_other
+from sluice_spark.runs.stateful_route import StatefulRoute, plan_closing, refuse_other
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import Sealed

@@ -26,8 +26,8 @@ from sluice.run.checkpoint import Checkpoint
 from sluice.run.interval import Interval
 from sluice_spark.batch.quarantine import SCHEMA, refused_again, take_out
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.closing import HANDOVER, open_next, seal_off
-from sluice_spark.runs.closing import emptied as takes_all
+from sluice_spark.runs.epoch_end import HANDOVER, open_next, seal_off
+from sluice_spark.runs.epoch_end import emptied as takes_all
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, ReplaceableSink, Sink, Staged
 from sluice_spark.sinks.parquet.slice import Slice
@@ -60,7 +60,7 @@ def examine(tables: Tables, *, leave: bool = False) -> list[str]:
     Parameters
     ----------
     leave
-        As in :meth:`~sluice_spark.sinks.further.FurtherSinks.examine`.
+        As in :meth:`~sluice_spark.sinks.also.AlsoSinks.examine`.
 
     Raises
     ------
@@ -232,7 +232,7 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
     forgo
         As in :func:`reconcile`.
     leave
-        As in :meth:`~sluice_spark.sinks.further.FurtherSinks.finish`.
+        As in :meth:`~sluice_spark.sinks.also.AlsoSinks.finish`.
     """
     number = tables.epoch.number
     upto = _last(ledger, lease.pipeline, number)

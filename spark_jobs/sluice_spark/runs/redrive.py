@@ -21,7 +21,7 @@ from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, describe, overlaps, runs_of, subtract
 from sluice.run.actions import Redrive
 from sluice.run.locate import Located, locate
-from sluice.run.redriving import check_ranges, possible, states_for
+from sluice.run.redrive_plan import check_ranges, possible, states_for
 from sluice.sources.state import TopicState
 from sluice_spark.batch.account import Offsets, PromiseError, account_exactly
 from sluice_spark.batch.quarantine import SCHEMA, held_records, take_out
@@ -29,10 +29,10 @@ from sluice_spark.batch.tally import rescued_in
 from sluice_spark.batch.writer import BatchWriter, Places, PreparedBatch
 from sluice_spark.decoders.base import RULE
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.closing import emptied
+from sluice_spark.runs.epoch_end import emptied
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.source_check import SourceCheck
-from sluice_spark.runs.stateful import refuse_other
+from sluice_spark.runs.stateful_route import refuse_other
 from sluice_spark.runs.steps import BatchSteps
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Fence, RowsRefusedError, Staged

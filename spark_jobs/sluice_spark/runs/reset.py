@@ -19,22 +19,22 @@ from sluice.ranges import OffsetRange, Positions
 from sluice.run import actions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import unread_of
-from sluice.run.rebuilding import began
-from sluice.run.resetting import Reset, Standing, asked, may_hold, of_windows, plan, possible, still_open, united
+from sluice.run.rebuild_plan import began
+from sluice.run.reset_plan import Reset, Standing, asked, may_hold, of_windows, plan, possible, still_open, united
 from sluice.run.transfer import Transfer
 from sluice.sources.base import Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.closing import HANDOVER, RESET, open_next, seal_off
-from sluice_spark.runs.rebuilding import readable
+from sluice_spark.runs.epoch_end import HANDOVER, RESET, open_next, seal_off
+from sluice_spark.runs.rebuild import readable
 from sluice_spark.runs.reconcile import examine, reconcile
 from sluice_spark.runs.redrive import REDRIVING, refuse_beside_intervals
-from sluice_spark.runs.restored import refuse_restored
+from sluice_spark.runs.restore_check import refuse_restored
 from sluice_spark.runs.run import Run
 from sluice_spark.runs.tables import Tables
+from sluice_spark.sinks.also import TAKEN
 from sluice_spark.sinks.base import NOTHING, AcceptingSink, Fence, ReplaceableSink, TakenBackError, overtaken
-from sluice_spark.sinks.further import TAKEN
-from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.rows_by_run import RowsByRun
 from sluice_spark.sinks.parquet.slice import Slice
 
 __all__ = ["EpochRun", "ResetRun"]
@@ -161,7 +161,7 @@ class EpochRun(Run):
         name = self.pipeline.name
         gone: Slice
         if self.pipeline.aggregates:
-            gone = OfRuns([], runs=frozenset(run.run for run in self.ledger.runs.newest(name, limit=1 << 31)))
+            gone = RowsByRun([], runs=frozenset(run.run for run in self.ledger.runs.newest(name, limit=1 << 31)))
         else:
             gone = Slice(may_hold(self.ledger, name))
         lease.verify()
@@ -181,7 +181,7 @@ class EpochRun(Run):
 
 @dataclass
 class ResetRun(EpochRun):
-    """Begins the pipeline again where the user says; see :mod:`sluice.run.resetting`."""
+    """Begins the pipeline again where the user says; see :mod:`sluice.run.reset_plan`."""
 
     kind: ClassVar[str] = "reset"
 

@@ -16,7 +16,7 @@ from sluice.ranges import OffsetRange
 from sluice.run.actions import Retract
 from sluice.run.retraction import Part, possible, standing, taken
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.closing import emptied
+from sluice_spark.runs.epoch_end import emptied
 from sluice_spark.runs.reconcile import RETRACTED
 from sluice_spark.runs.redrive import REDRIVING, refuse_beside_intervals
 from sluice_spark.runs.run import Run

@@ -22,7 +22,7 @@ from sluice_spark.quality.judge import Judge
 from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.reconcile import examine, reconcile
-from sluice_spark.runs.restored import refuse_restored
+from sluice_spark.runs.restore_check import refuse_restored
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import ReadableSink, SettlingSink, Sink
 

@@ -18,9 +18,9 @@ from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.wal import WriteAheadLog
 from sluice_spark.batch import quarantine as quarantines
 from sluice_spark.engine.logs import logger
+from sluice_spark.sinks.also import NO_FURTHER, AlsoSinks
 from sluice_spark.sinks.base import EvolvingSink, ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.further import NO_FURTHER, FurtherSinks
 from sluice_spark.sinks.parquet.attempts import attempted
 
 __all__ = ["KEEPS_HISTORY", "Tables"]
@@ -61,7 +61,7 @@ class Tables:
     config: SinkConfig
     path: str
     applied: str | None = None
-    further: FurtherSinks = NO_FURTHER
+    further: AlsoSinks = NO_FURTHER
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
@@ -85,7 +85,7 @@ class Tables:
             pipeline.sink.config,
             path,
             home.applied(pipeline.name, number) if _with_second(pipeline, epoch, checkpoint) else None,
-            FurtherSinks.of(pipeline, home, app, sink),
+            AlsoSinks.of(pipeline, home, app, sink),
         )
 
     @classmethod

@@ -13,7 +13,7 @@ from sluice.ledger import Ledger
 from sluice.ledger.events import Judged
 from sluice.pipeline import Pipeline
 from sluice.run.actions import Validate
-from sluice.run.held import FAILED
+from sluice.run.circuit_breaker import FAILED
 from sluice.run.verdict import causes
 from sluice_spark.quality.judge import Judge
 from sluice_spark.runs.tables import Tables

@@ -28,7 +28,7 @@ from sluice.ranges import OffsetRange, describe, joined, overlaps, subtract
 from sluice.recovery import Recovery
 from sluice.run.actions import AuditWindows
 from sluice.run.interval import ALWAYS
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.columns import column
 from sluice_spark.paths import located
 from sluice_spark.runs.context import RunContext

@@ -21,18 +21,18 @@ from sluice.ranges import OffsetRange, overlaps, runs_of
 from sluice.run.interval import Interval
 from sluice.sources.state import Key
 from sluice.text import instant
-from sluice_spark.batch.recomputed import TORN, RecomputedSessions, RecomputedWindows
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.recomputed_windows import TORN, RecomputedSessions, RecomputedWindows
+from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch
-from sluice_spark.runs.closing import HANDOVER
+from sluice_spark.runs.epoch_end import HANDOVER
 from sluice_spark.runs.interval import IntervalBatch, IntervalRun, Leaving
 from sluice_spark.runs.reconcile import half_done, take_over
 from sluice_spark.runs.tables import Tables
 from sluice_spark.runs.window_offsets import WindowOffsets
 from sluice_spark.sinks.base import ReadableSink
-from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
+from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.timed import Timed
 from sluice_spark.sources.base import RECORD_SCHEMA, Records
 from sluice_spark.transforms.lookups import Lookups
 
@@ -94,8 +94,8 @@ class WindowIntervalRun(IntervalRun):
     def records(self, source: Records, readable: Sequence[OffsetRange]) -> DataFrame:
         return source.read(readable) if readable else SparkSession.active().createDataFrame([], RECORD_SCHEMA)
 
-    def _gone(self) -> Timed:
-        return Timed((), *self._offsets.span, column=START)
+    def _gone(self) -> RowsByTime:
+        return RowsByTime((), *self._offsets.span, column=START)
 
     def _writer(self, spark: SparkSession, tables: Tables, lookups: Lookups) -> BatchWriter:
         writer = cast(WindowWriter, self.context.writer(spark, tables, lookups))
@@ -153,7 +153,7 @@ class WindowIntervalRun(IntervalRun):
         gone = found.drop_columns([TORN])
         ends = [pc.max(gone.column(END).cast(pa.int64())).as_py(), final]
         last = max((end for end in ends if end is not None), default=0)
-        return Keyed.among(gone.to_batches(), gone.column_names), -(-last // 1000)
+        return RowsByKey.among(gone.to_batches(), gone.column_names), -(-last // 1000)
 
     def _torn(self, rows: Any) -> ConfigError:
         """Return the error for rows whose records are in sessions now that the interval replaces in part only."""

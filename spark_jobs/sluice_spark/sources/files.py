@@ -13,7 +13,7 @@ from sluice.sources.files.formats import Reader
 from sluice.sources.files.source import Files
 from sluice_spark.engine.failures import Sign
 from sluice_spark.sources.files_input import FileRows
-from sluice_spark.sources.ranged import RangedReader
+from sluice_spark.sources.range_source import RangedReader
 
 __all__ = ["FilesReader"]
 

@@ -16,7 +16,7 @@ from sluice.sources.socket.config import SocketSource
 from sluice.sources.socket.source import Lines
 from sluice.wal import Segment
 from sluice_spark.sources.log_input import LogInput
-from sluice_spark.sources.ranged import RangedReader
+from sluice_spark.sources.range_source import RangedReader
 
 __all__ = ["JdbcReader", "LandedRows"]
 

@@ -19,7 +19,7 @@ from sluice_spark.paths import literal
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.sources.inputs import Input
 from sluice_spark.sources.log_input import LogInput
-from sluice_spark.sources.ranged import stream_of_cuts
+from sluice_spark.sources.range_source import stream_of_cuts
 
 __all__ = ["LogReader", "LogRecords", "layers"]
 

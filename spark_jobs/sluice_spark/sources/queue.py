@@ -11,7 +11,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import QueueStreams
 from sluice_spark.sources.queue_input import Streams
-from sluice_spark.sources.ranged import RangedReader
+from sluice_spark.sources.range_source import RangedReader
 
 __all__ = ["QueueReader"]
 

@@ -23,7 +23,7 @@ from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import connected
 from sluice_spark.sources.base import RECORD_SCHEMA
 from sluice_spark.sources.queue_input import Streams
-from sluice_spark.sources.ranged import Plan, Share, batch_end
+from sluice_spark.sources.range_source import Plan, Share, batch_end
 
 __all__ = ["QueueFormat"]
 

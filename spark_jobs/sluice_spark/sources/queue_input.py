@@ -17,8 +17,8 @@ from sluice.ranges import OffsetRange
 from sluice.sources.queue.base import LostError, Message
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import connected
+from sluice_spark.sources.connection_pool import ConnectionPool
 from sluice_spark.sources.inputs import LATEST, RECORDS, UTC, Headers, UnreadableError
-from sluice_spark.sources.pooled import Pooled
 
 __all__ = ["MessagesChunk", "QueueInput", "QueueRanges", "Streams"]
 
@@ -103,7 +103,7 @@ class QueueRanges:
 
     def __init__(self, source: QueueInput) -> None:
         self._source = source
-        self._pooled = Pooled(source.config, source.connection)
+        self._pooled = ConnectionPool(source.config, source.connection)
         self._sound = True
 
     def __enter__(self) -> QueueRanges:

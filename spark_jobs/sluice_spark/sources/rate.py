@@ -17,7 +17,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.rate.config import RateSource
 from sluice.sources.rate.source import Clockwork, MadeUp
 from sluice_spark.sources.inputs import RECORDS, UTC, Headers
-from sluice_spark.sources.ranged import RangedReader
+from sluice_spark.sources.range_source import RangedReader
 
 __all__ = ["RateChunk", "RateInput", "RateRanges", "RateReader"]
 

@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 from sluice.recovery import Recovery
 from sluice_spark.engine.logs import logger
 from sluice_spark.sources.base import Records
-from sluice_spark.sources.held import HeldRecords, HeldWhenRead
+from sluice_spark.sources.held_records import HeldRecords, HeldWhenRead
 from sluice_spark.strategies.base import Held, Replay
 
 __all__ = ["Hot", "executors", "held_twice"]

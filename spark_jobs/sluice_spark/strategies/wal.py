@@ -17,8 +17,8 @@ from sluice.wal import Segment
 from sluice.wal.catalog import SEAL, seal_text
 from sluice.wal.segment import inspect, spread
 from sluice_spark.arrow.path import ArrowCopies
-from sluice_spark.batch.pace import fitting
-from sluice_spark.engine.compiling import compiled
+from sluice_spark.batch.batch_size import fitting
+from sluice_spark.engine.code_generation import compiled
 from sluice_spark.sinks.base import Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, Records

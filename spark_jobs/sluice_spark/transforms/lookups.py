@@ -10,7 +10,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from sluice.delta.pinned import PinnedTable, pin
+from sluice.delta.pinned_table import PinnedTable, pin
 from sluice.errors import SourceUnreachableError, described
 from sluice.home import Home
 from sluice.pipeline import Pipeline

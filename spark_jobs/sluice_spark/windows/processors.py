@@ -15,8 +15,8 @@ from sluice.pipeline import Pipeline
 from sluice.pipeline.processor import Processor
 from sluice_spark.columns import column
 from sluice_spark.windows.checks import refuse_across, refuse_columns, refuse_unequal, wrong
+from sluice_spark.windows.processor_rows import Watched
 from sluice_spark.windows.watermark import with_watermark
-from sluice_spark.windows.yielded import Watched
 
 __all__ = ["check", "late", "processed", "processor_of"]
 

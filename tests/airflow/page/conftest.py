@@ -76,10 +76,10 @@ def lived_in(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def past(lived_in: Path, monkeypatch: pytest.MonkeyPatch) -> Ledger:
     """That home as ``SLUICE_HOME``, and a page that has not asked anything yet; nothing there is changed."""
-    from sluice_airflow.page import readings
+    from sluice_airflow.page import queries
 
     monkeypatch.setenv("SLUICE_HOME", str(lived_in / "home"))
     monkeypatch.setenv("SLUICE_PIPELINES", str(lived_in / "pipelines"))
-    monkeypatch.setattr(readings, "PATIENCE", 0.5)
-    readings._answers.clear()
+    monkeypatch.setattr(queries, "PATIENCE", 0.5)
+    queries._answers.clear()
     return Ledger.open()

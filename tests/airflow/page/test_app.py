@@ -19,7 +19,7 @@ from tests.fixtures.showcase import LOSS
 from sluice.ledger import Ledger
 from sluice.ledger.events import Judged
 from sluice.run.decision import accept
-from sluice_airflow.page import readings
+from sluice_airflow.page import queries
 from sluice_airflow.page.app import app
 
 pytestmark = pytest.mark.airflow
@@ -230,11 +230,11 @@ def test_page_shows_the_lag_of_a_silent_broker_as_unknown(client: TestClient) ->
 
 
 def test_page_answers_503_while_another_reader_asks(client: TestClient) -> None:
-    readings._answers._asking.add(("lag", "orders"))
+    queries._answers._asking.add(("lag", "orders"))
     try:
         answer = client.get(f"{API}/orders/lag")
     finally:
-        readings._answers._asking.clear()
+        queries._answers._asking.clear()
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "2")
     assert set(answer.json()) == {"what", "state", "next_step"}
 

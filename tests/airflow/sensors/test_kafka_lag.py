@@ -19,8 +19,8 @@ from tests.airflow.conftest import SECRET, behind, unknown
 from sluice.errors import AuthorizationError, ConfigError, LeaseHeldError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, Status
 from sluice_airflow.factory import build_dag
+from sluice_airflow.failure_message import words_of
 from sluice_airflow.gate import OnIdle
-from sluice_airflow.last_words import words_of
 from sluice_airflow.sensors.kafka_lag import KafkaLagSensor
 from sluice_airflow.triggers.kafka_lag import KafkaLagTrigger
 

@@ -30,7 +30,7 @@ from sluice.errors import SinkError
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange, divided
 from sluice.wal import WriteAheadLog
-from sluice_spark.arrow import ahead, files, path, plan, shares, worker
+from sluice_spark.arrow import files, path, plan, read_ahead, shares, worker
 from sluice_spark.arrow.path import ArrowPath
 from sluice_spark.arrow.plan import NotArrowError, plan_of
 from sluice_spark.batch.split import Split
@@ -431,7 +431,7 @@ def test_arrow_path_uses_no_rows_written_for_other_ranges(sandbox: Sandbox, monk
 # --- ahead of Spark's plan -----------------------------------------------------------------------------------------
 
 
-class Watched(ahead.Ahead[Any]):
+class Watched(read_ahead.ReadAhead[Any]):
     """Reads ahead as ever, and notes which batches were taken."""
 
     taken: ClassVar[list[tuple[str, bool]]] = []
@@ -445,7 +445,7 @@ class Watched(ahead.Ahead[Any]):
 @pytest.fixture
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, bool]]:
     """Return the batches of a run, each with whether it had been read ahead."""
-    monkeypatch.setattr(path, "Ahead", Watched)
+    monkeypatch.setattr(path, "ReadAhead", Watched)
     monkeypatch.setattr(Watched, "taken", [])
     return Watched.taken
 

@@ -20,11 +20,11 @@ from tests.fixtures.wire import logical, nested, record, written
 from sluice.decoders.avro import AvroDecode
 from sluice.decoders.config import CsvDecode
 from sluice.decoders.registry import Registry, Schema
-from sluice.draft.registered import columns_of
+from sluice.draft.wire_format import columns_of
 from sluice.errors import AuthorizationError, ConfigError, SourceUnreachableError
 from sluice_spark.decoders.avro_values import AvroReader
-from sluice_spark.decoders.converting import EVER, Broken
-from sluice_spark.decoders.registered import rows
+from sluice_spark.decoders.conversions import EVER, Broken
+from sluice_spark.decoders.wire_format import rows
 
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("spark")]
 

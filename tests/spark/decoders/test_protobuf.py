@@ -16,7 +16,7 @@ from tests.fixtures.wire import IMPORTS, STAMP, TEXT, classes, file, framed, mes
 
 from sluice.decoders.protobuf import ProtobufDecode
 from sluice.errors import ConfigError, SourceUnreachableError
-from sluice_spark.decoders.converting import EVER, Broken
+from sluice_spark.decoders.conversions import EVER, Broken
 from sluice_spark.decoders.protobuf import reader_of
 from sluice_spark.decoders.protobuf_values import ProtobufReader
 

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from sluice.errors import SluiceError
 from sluice_spark.engine import tasks
-from sluice_spark.engine.compiling import compiled, not_compiled
+from sluice_spark.engine.code_generation import compiled, not_compiled
 from sluice_spark.engine.failures import classify
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.settings import wrong_settings

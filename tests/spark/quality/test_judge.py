@@ -21,11 +21,11 @@ from sluice.pipeline import load
 from sluice.pipeline.suite import Suite
 from sluice.ranges import Counts, OffsetRange, RangeAccount
 from sluice.run.verdict import faults
-from sluice_spark.quality.building import open_project, unevaluated
 from sluice_spark.quality.data_docs import prune
+from sluice_spark.quality.gx_project import open_project, unevaluated
 from sluice_spark.quality.judge import Judge
-from sluice_spark.quality.shares import few_shares
-from sluice_spark.runs import checking
+from sluice_spark.quality.shuffle import few_shares
+from sluice_spark.runs import checks
 from sluice_spark.sinks.delta.table import DeltaSink
 
 pytestmark = pytest.mark.spark
@@ -212,7 +212,7 @@ def test_validate_spec_checks_a_pipeline_without_a_record(
     (tmp_path / "suite.json").write_text(json.dumps({"expectations": suite}))
     lines = [line for line in PIPELINE.splitlines() if line.partition(":")[0] not in keys]
     (tmp_path / "judged.yaml").write_text("\n".join([*lines, *(f"{k}: {v}" for k, v in keys.items())]))
-    found = list(checking.problems(spark, load(tmp_path / "judged.yaml")))
+    found = list(checks.problems(spark, load(tmp_path / "judged.yaml")))
     assert len(found) == len(problems), found
     assert all(p in f for p, f in zip(problems, found, strict=True)), found
 

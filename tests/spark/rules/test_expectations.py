@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from pyspark.sql import DataFrame, SparkSession
 from tests.fixtures.expectations import SCHEMA, drawn, expect, rows
 
-from sluice_spark.quality.building import import_gx
+from sluice_spark.quality.gx_project import import_gx
 from sluice_spark.rules.expectations import judged_by
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from tests.fixtures.wal import EPOCH, Kafka, Made, frame, land, plain, record, r
 
 from sluice.errors import LeaseHeldError, OffsetsGoneError, SinkError
 from sluice.ranges import Positions
-from sluice_spark.runs.sealed import sealed_batches, sealed_behind
+from sluice_spark.runs.sealed_batches import sealed_batches, sealed_behind
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.strategies.wal import Landing, landing_size
 

@@ -19,7 +19,7 @@ from sluice.home import Home
 from sluice.pipeline import Pipeline, load
 from sluice.recovery import Recovery
 from sluice_spark.arrow.plan import NotArrowError, sketch
-from sluice_spark.runs import checking
+from sluice_spark.runs import checks
 from sluice_spark.transforms import transform as transforms
 from sluice_spark.transforms.lookups import Lookups
 
@@ -103,10 +103,10 @@ def test_lookup_that_is_missing_is_a_mistake_of_the_file(
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     spec = make({"sql": "SELECT s.*, c.name FROM source s LEFT JOIN carriers c ON c.id = s._offset"})
-    (problem,) = checking.problems(spark, spec)
+    (problem,) = checks.problems(spark, spec)
     assert "tables.carriers" in problem
     assert f"{tmp_path}/carriers" in problem
-    assert checking.path(spark, spec) is None
+    assert checks.path(spark, spec) is None
     table(tmp_path, "a")
-    assert list(checking.problems(spark, spec)) == []
-    assert "tables" in (checking.path(spark, spec) or "")
+    assert list(checks.problems(spark, spec)) == []
+    assert "tables" in (checks.path(spark, spec) or "")

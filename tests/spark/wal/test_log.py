@@ -23,7 +23,7 @@ from tests.fixtures.wal import EPOCH, STRANGE, Made, frame, land, record, rows_o
 from sluice.errors import SinkError
 from sluice.wal import DamagedLogError
 from sluice.wal.catalog import SEAL
-from sluice_spark.runs.sealed import sealed_batches
+from sluice_spark.runs.sealed_batches import sealed_batches
 from sluice_spark.sources.log import LogRecords
 
 pytestmark = pytest.mark.spark

@@ -13,7 +13,7 @@ from tests.fixtures.golden import Golden
 from tests.fixtures.ledgers import attempt
 from tests.unit.ledger.conftest import run
 
-from sluice.audit import audit, deep, sieve
+from sluice.audit import audit, deep, occurrences
 from sluice.audit.cover import Cover
 from sluice.ledger import REDRIVEN, Ledger, schema
 from sluice.ledger.events import Redriven, batch_committed
@@ -138,12 +138,12 @@ def test_deep_audit_names_a_wrong_in_the_tables_by_its_range(
     problems = sorted(story.found())
     golden("audit", "\n".join(problems))
     monkeypatch.setattr(deep, "_STRETCH", 7)  # in many small steps, the same is found
-    monkeypatch.setattr(sieve, "_BLOCK", 4)
+    monkeypatch.setattr(occurrences, "_BLOCK", 4)
     assert sorted(story.deep().problems) == problems
 
 
 def test_deep_audit_counts_very_many_wrongs(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sieve, "_BLOCK", 512)
+    monkeypatch.setattr(occurrences, "_BLOCK", 512)
     place.commit("a", split(0, 4000, written=2000, absent=2000))
     place.sink = [*rows("a", *range(0, 4000, 2)) * 2, *rows("a", *range(5000, 6040))]
     found = place.found()

@@ -15,7 +15,7 @@ from sluice.ledger import REDRIVEN, Ledger
 from sluice.ledger.events import Judged, LossAcknowledged, PipelineReset, Redriven
 from sluice.ledger.resets import described
 from sluice.recovery import Route
-from sluice.run.resetting import Reset
+from sluice.run.reset_plan import Reset
 from sluice.run.retraction import wanted
 from sluice.sources.kafka.config import KafkaSource
 

@@ -12,10 +12,10 @@ from pydantic import ValidationError
 from tests.fixtures.golden import Golden
 from tests.fixtures.specs import write
 
-from sluice.decoders.chosen import ByHeader, ByTopic
 from sluice.decoders.config import CsvDecode, JsonDecode
 from sluice.decoders.ddl import types_of
 from sluice.decoders.explain import Explainer, explained
+from sluice.decoders.per_record import ByHeader, ByTopic
 from sluice.decoders.xml import XmlDecode
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load

@@ -20,8 +20,8 @@ from tests.fixtures.showcase import quarantine
 from sluice.decoders.explain import explained
 from sluice.delta.notes import note_of
 from sluice.delta.paths import check_gone, check_removable, logged
-from sluice.delta.pinned import PinnedTable, pin
-from sluice.delta.refused import Refused, refused
+from sluice.delta.pinned_table import PinnedTable, pin
+from sluice.delta.quarantine import Refused, refused
 from sluice.delta.samples import look
 from sluice.delta.table import opened
 from sluice.delta.transactions import transaction_versions

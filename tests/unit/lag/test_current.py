@@ -15,7 +15,7 @@ from sluice.ledger.events import Judged, PipelineReset
 from sluice.pipeline import load
 from sluice.recovery import Route
 from sluice.run.decision import accept, give_up
-from sluice.run.resetting import Reset
+from sluice.run.reset_plan import Reset
 
 WAITS = {"reasons": ["id: 3 unexpected"], "waits": [1, 1]}
 

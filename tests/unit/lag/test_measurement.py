@@ -12,7 +12,7 @@ from tests.fixtures.books import span
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.lag import Ages, Backlog, Limits, PastRun, Recorded, Status
 from sluice.lag import measure as measured
-from sluice.pipeline.starting import Lag
+from sluice.pipeline.schedule import Lag
 from sluice.sources.state import FirstUnread, PartitionState, TopicState
 
 NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)

@@ -29,7 +29,7 @@ from sluice.ledger.events import (
 )
 from sluice.ranges import Times
 from sluice.recovery import Route
-from sluice.run.resetting import Reset
+from sluice.run.reset_plan import Reset
 from sluice.text import LONGEST_RUN, run_of_interval
 
 CLOSING = {"rows": 4, "late": [], "partly_late": 0, "latest": None, "late_by": 500, "closed_to": 900}

@@ -16,8 +16,8 @@ from tests.unit.ledger.conftest import commit, run, span, split
 from sluice.errors import ConfigError
 from sluice.facts.profile import NO_ROWS, ColumnProfile, Profile
 from sluice.ledger import Epoch, Ledger, Unannounced, UnknownRunError, schema
+from sluice.ledger.cache import Cache
 from sluice.ledger.events import Announced, BatchStarted, Judged, Redriven, RunClosed, VerdictAccepted, batch_committed
-from sluice.ledger.news import Remembered
 from sluice.ranges import Counts, OffsetRange
 from sluice.recovery import Route
 
@@ -301,9 +301,9 @@ def test_ledger_finds_accepted_profiles_behind_many_failed_runs(place: Place) ->
 
 
 def test_remembered_answers_are_found_again_after_an_event(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluice.ledger.news._OVERLAP", 0)
+    monkeypatch.setattr("sluice.ledger.cache._OVERLAP", 0)
     ledger, asked = Ledger.open(f"sqlite:///{tmp_path}/a.db"), list[str]()
-    remembered: Remembered[int] = Remembered()
+    remembered: Cache[int] = Cache()
 
     def find(names: list[str]) -> dict[str, int]:
         asked.extend(names)
@@ -326,7 +326,7 @@ def test_remembered_answers_are_found_again_after_an_event(tmp_path: Path, monke
 
 
 def test_remembered_answers_of_pipelines_with_the_newest_events_are_always_found_again(ledger: Ledger) -> None:
-    remembered, found = Remembered[int](), list[str]()
+    remembered, found = Cache[int](), list[str]()
     run(ledger, "r")
     for _ in range(2):
         remembered.of(ledger, ["p"], lambda names: found.extend(names) or dict.fromkeys(names, 1))  # type: ignore[func-returns-value]

@@ -21,7 +21,7 @@ from sluice.ledger.events import batch_committed
 from sluice.pipeline import load
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint, Clock
-from sluice.run.cleaning import clean_log
+from sluice.run.log_cleaning import clean_log
 from sluice.run.transfer import Transfer
 
 

@@ -17,8 +17,8 @@ from sluice.ledger.events import PipelineReset, Redriven
 from sluice.pipeline import load
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, overlaps, subtract
 from sluice.run.failover import goes_to
-from sluice.run.resetting import Standing, united
-from sluice.run.settled import Origins, Screened, Settled, screened, settled_of
+from sluice.run.origins import Origins, Screened, Settled, screened, settled_of
+from sluice.run.reset_plan import Standing, united
 from sluice.sources.clusters import active_of, bare, named, origin_pattern
 from sluice.sources.state import PartitionState, TopicState
 

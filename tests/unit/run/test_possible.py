@@ -18,19 +18,19 @@ from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
-from sluice.run import failover, redriving, resetting, retraction
+from sluice.run import failover, redrive_plan, reset_plan, retraction
 from sluice.run.actions import Action, ReadState, Redrive, Reset, RunRequest, parsed
 from sluice.run.interval import Interval
-from sluice.run.redriving import way_out
+from sluice.run.redrive_plan import way_out
 
 COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
     "interval": lambda p: RunRequest.of(p, "r", start="2026-01-01", end="2026-01-02"),
     "ignore_range": lambda p: RunRequest.of(p, "r", recovery="ignore_range"),
     "retract": retraction.possible,
-    "redrive": lambda p: redriving.possible(p, quarantined=False),
-    "redrive --quarantined": lambda p: redriving.possible(p, quarantined=True),
-    "reset --truncate": lambda p: resetting.possible(p, "earliest", truncate=True),
-    "reset --rebuild-state": lambda p: resetting.possible(p, None, truncate=False, rebuild=True),
+    "redrive": lambda p: redrive_plan.possible(p, quarantined=False),
+    "redrive --quarantined": lambda p: redrive_plan.possible(p, quarantined=True),
+    "reset --truncate": lambda p: reset_plan.possible(p, "earliest", truncate=True),
+    "reset --rebuild-state": lambda p: reset_plan.possible(p, None, truncate=False, rebuild=True),
     "failover": lambda p: failover.possible(p, "b"),
 }
 MARCH = {"start": "2013-03-01", "end": "2013-04-01"}
@@ -68,7 +68,7 @@ def test_pipeline_refuses_commands_that_it_cannot_carry_out(base: str, changes: 
     golden("possible", "\n".join(f"{name}: {error}" for name, error in errors.items()))
     assert (pipeline.no_intervals is None) == ("interval" not in errors)
     assert retraction.retractable(pipeline) == ("retract" not in errors)
-    way_out = redriving.way_out(pipeline)
+    way_out = redrive_plan.way_out(pipeline)
     assert (f"sluice redrive {pipeline.called} --quarantined" in way_out) == ("redrive --quarantined" not in errors)
     assert ("to the source again" in way_out) == ("redrive --quarantined" in errors and not way_out.count("--start"))
 
@@ -84,7 +84,7 @@ def test_pipeline_refuses_commands_that_it_cannot_carry_out(base: str, changes: 
 )
 def test_reset_refuses_contradictory_options(changes: str, begin: str | None, truncate: bool, named: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resetting.possible(modelled(changes), begin, truncate=truncate, rebuild="window" in changes)
+        reset_plan.possible(modelled(changes), begin, truncate=truncate, rebuild="window" in changes)
     assert named in caught.value.what
 
 

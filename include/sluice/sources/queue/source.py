@@ -7,14 +7,14 @@ from collections.abc import Collection, Mapping
 from datetime import datetime
 from pathlib import Path
 
+from sluice.atomic_file import made_once
 from sluice.connections import Connection, find
 from sluice.home import Home
-from sluice.once import made_once
 from sluice.ranges import Positions
 from sluice.sources.base import Source, SourceKind
 from sluice.sources.queue.base import Queue
 from sluice.sources.queue.config import QueueSource
-from sluice.sources.queue.own import OwnQueue
+from sluice.sources.queue.user_queue import UserQueue
 from sluice.sources.state import Key, PartitionState, TopicState
 
 __all__ = ["KIND", "QueueStreams", "connected"]
@@ -34,7 +34,7 @@ def connected(config: QueueSource, connection: Connection, owner: tuple[str, str
         If a class of the user's own cannot be used, or fails.
     """
     if ":" in config.kind:
-        return OwnQueue(config.kind, connection, owner)
+        return UserQueue(config.kind, connection, owner)
     if config.kind == "redis_streams":
         from sluice.sources.queue.redis import RedisStreams
 

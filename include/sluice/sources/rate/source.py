@@ -11,9 +11,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from sluice.atomic_file import made_once
 from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
 from sluice.home import Home
-from sluice.once import made_once
 from sluice.ranges import Positions
 from sluice.sources.base import Source, SourceKind
 from sluice.sources.rate.config import RateSource

@@ -8,7 +8,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundErr
 from sluice.errors import ConfigError, SinkError, SluiceError, described
 from sluice.storage import told_by_store
 from sluice_spark.sinks.delta.commits import Commit
-from sluice_spark.sinks.delta.opened import OpenTables
+from sluice_spark.sinks.delta.open_tables import OpenTables
 
 __all__ = ["ATTEMPTS", "UNWRITABLE", "Handle"]
 

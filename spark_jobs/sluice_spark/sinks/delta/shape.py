@@ -23,8 +23,8 @@ from sluice_spark.sinks.base import Refusal, RowsRefusedError, Staged, StagedFil
 from sluice_spark.sinks.delta.evolution import Added, Changed, Difference, difference, merged, told, ways_out, widened
 from sluice_spark.sinks.delta.handle import UNWRITABLE, Handle
 from sluice_spark.sinks.delta.statistics import files_of, hidden, settings_for
-from sluice_spark.sinks.parquet.profiled import longest_of, nulls_of
-from sluice_spark.sinks.parquet.unfit import rows_with
+from sluice_spark.sinks.parquet.profile import longest_of, nulls_of
+from sluice_spark.sinks.parquet.value_checks import rows_with
 
 __all__ = [
     "check",

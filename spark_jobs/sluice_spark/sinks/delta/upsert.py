@@ -20,7 +20,7 @@ from sluice.sinks.base import SinkConfig
 from sluice.storage import file_system
 from sluice_spark.sinks.base import Fence, Staged, of_table
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.parquet.merged import Merge
+from sluice_spark.sinks.parquet.merge import Merge
 
 __all__ = ["DeltaUpsert"]
 

@@ -38,8 +38,8 @@ from sluice_spark.sinks.iceberg.expiry import AGE, expire
 from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
 from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
-from sluice_spark.sinks.parquet.unfit import refuse_beyond, refuse_boundless
-from sluice_spark.sinks.spilled import spilled
+from sluice_spark.sinks.parquet.value_checks import refuse_beyond, refuse_boundless
+from sluice_spark.sinks.spill import spilled
 from sluice_spark.sinks.transactional import Change, TransactionalSink
 
 __all__ = ["IcebergTable", "opened"]

@@ -17,7 +17,7 @@ from sluice.storage import file_system
 from sluice_spark.columns import column, holds
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.kafka.producer import Record
-from sluice_spark.sinks.parquet.staged import in_order
+from sluice_spark.sinks.parquet.staged_files import in_order
 
 __all__ = ["misfits", "records", "with_records"]
 

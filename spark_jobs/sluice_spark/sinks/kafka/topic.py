@@ -24,7 +24,7 @@ from sluice_spark.sinks.kafka.cluster import MARKS_CONFIG, NOTHING_COMMITTED, Cl
 from sluice_spark.sinks.kafka.columns import misfits, records, with_records
 from sluice_spark.sinks.kafka.marks import newest, read
 from sluice_spark.sinks.kafka.producer import Transactions, UnknownOutcomeError
-from sluice_spark.sinks.parquet.kept import KeepsStaged, kept_as
+from sluice_spark.sinks.parquet.kept_files import KeepsStaged, kept_as
 
 __all__ = ["KafkaTopic", "opened"]
 

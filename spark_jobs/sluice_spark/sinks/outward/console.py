@@ -16,7 +16,7 @@ from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.outward.outward import Outward
-from sluice_spark.sinks.parquet.staged import in_order
+from sluice_spark.sinks.parquet.staged_files import in_order
 
 __all__ = ["Console", "opened"]
 

@@ -15,7 +15,7 @@ from sluice.sinks.foreach import Batch, ForeachSink, Writer
 from sluice.storage import file_system
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.outward.outward import Outward
-from sluice_spark.sinks.parquet.staged import in_order
+from sluice_spark.sinks.parquet.staged_files import in_order
 
 __all__ = ["Foreach", "opened"]
 

@@ -20,8 +20,8 @@ from sluice.faults import point
 from sluice.sinks.foreach import Batch
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
 from sluice_spark.sinks.base import Fence, Staged, overtaken
-from sluice_spark.sinks.parquet.kept import KeepsStaged, kept_as
-from sluice_spark.sinks.parquet.unfit import refuse_beyond
+from sluice_spark.sinks.parquet.kept_files import KeepsStaged, kept_as
+from sluice_spark.sinks.parquet.value_checks import refuse_beyond
 
 __all__ = ["Outward"]
 

@@ -23,7 +23,7 @@ from sluice.storage import file_system, make_folder
 from sluice_spark.sinks.base import Staged, StagedFile
 from sluice_spark.sinks.delta.statistics import may_be, may_be_at
 from sluice_spark.sinks.parquet.attempts import new_folder
-from sluice_spark.sinks.parquet.staged import partition_values, read_back
+from sluice_spark.sinks.parquet.staged_files import partition_values, read_back
 
 __all__ = [
     "Found",

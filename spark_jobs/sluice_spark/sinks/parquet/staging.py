@@ -16,7 +16,7 @@ from sluice.storage import file_system, make_folder
 from sluice_spark.paths import literal, located
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.parquet.attempts import new_folder
-from sluice_spark.sinks.parquet.staged import offsets_of, read_back
+from sluice_spark.sinks.parquet.staged_files import offsets_of, read_back
 
 __all__ = ["StagesParquet"]
 

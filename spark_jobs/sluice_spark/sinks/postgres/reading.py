@@ -15,7 +15,7 @@ from pyspark.sql import types as T
 from sluice.postgres import literal, name_of
 from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.types import LARGEST, arrow_type, beyond_decimal, held_type
-from sluice_spark.sinks.spilled import spilled
+from sluice_spark.sinks.spill import spilled
 
 __all__ = ["Column", "begun", "columns", "is_table", "is_unique", "read", "referring", "unlogged"]
 
@@ -126,7 +126,7 @@ def is_unique(cursor: Any, table: str, key: Sequence[str]) -> bool:
 
 
 def read(spark: SparkSession, cursor: Any, table: str, where: str, staging: str) -> tuple[DataFrame, int]:
-    """Return rows of a table as a DataFrame, and their number: :func:`~sluice_spark.sinks.spilled.spilled`."""
+    """Return rows of a table as a DataFrame, and their number: :func:`~sluice_spark.sinks.spill.spilled`."""
     there = columns(cursor, table)
     schema = T.StructType(
         [

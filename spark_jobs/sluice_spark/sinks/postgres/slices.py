@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
-from sluice_spark.sinks.parquet.everything import Everything
-from sluice_spark.sinks.parquet.keyed import Keyed
-from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.all_rows import AllRows
+from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
+from sluice_spark.sinks.parquet.rows_by_run import RowsByRun
+from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.timed import Timed
 
 __all__ = ["ingest", "within"]
 
@@ -22,7 +22,7 @@ _FIRST, _LAST = -210_866_803_200_000, 9_224_318_016_000_000
 """PostgreSQL's times are between these, in milliseconds since 1970."""
 
 
-def ingest(cursor: Any, gone: Keyed, travelling: pa.Schema) -> None:
+def ingest(cursor: Any, gone: RowsByKey, travelling: pa.Schema) -> None:
     """Copy the keys of a slice into a temporary table, for :func:`within`.
 
     Parameters
@@ -47,21 +47,21 @@ def within(gone: Slice, table: str, kinds: Mapping[str, str]) -> str:
         The types of its columns, as PostgreSQL writes them, if rows are chosen by their keys.
     """
     match gone:
-        case Everything():
+        case AllRows():
             return "true"
-        case OfRuns():
+        case RowsByRun():
             return f"_run IN ({', '.join(map(literal, sorted(gone.runs))) or 'NULL'})"
-        case Timed():
+        case RowsByTime():
             at = name_of(gone.column)
             after = gone.after and f"{name_of(gone.after[0])} > {_moment(gone.after[1])}"
             return " AND ".join(filter(None, [*_between(at, gone), after])) or f"{at} IS NOT NULL"
-        case Keyed():
+        case RowsByKey():
             return _of_keys(gone, table, kinds)
     in_time = " AND ".join(_between("_timestamp", gone)) or "true"
     return f"({' OR '.join(map(_in_range, gone.ranges)) or 'false'}) AND {in_time}"
 
 
-def _of_keys(gone: Keyed, table: str, kinds: Mapping[str, str]) -> str:
+def _of_keys(gone: RowsByKey, table: str, kinds: Mapping[str, str]) -> str:
     time, *others = gone.keys
     same = f"keys.{name_of(time)} = {table}.{name_of(time)}"
     if others:  # as texts: equal values of a type have the same one, and so have NULLs

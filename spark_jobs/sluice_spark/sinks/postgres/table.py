@@ -28,13 +28,13 @@ from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import RowsRefusedError, Staged, TakenBackError, of_table
 from sluice_spark.sinks.parquet.attempts import written_to
-from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.postgres import reading, slices
 from sluice_spark.sinks.postgres.commits import Commits, one
 from sluice_spark.sinks.postgres.database import AdbcError, connected, describe, may_be_of_a_row
-from sluice_spark.sinks.postgres.deleted import Deleted
-from sluice_spark.sinks.postgres.trial import Refused, Unfit, refused_rows
+from sluice_spark.sinks.postgres.deleted_keys import DeletedKeys
+from sluice_spark.sinks.postgres.refused_rows import Refused, Unfit, refused_rows
 from sluice_spark.sinks.postgres.types import (
     arrow_type,
     column_type,
@@ -84,7 +84,7 @@ class PostgresTable(TransactionalSink[Any]):
         self._names = config.table.split(".")
         self._table = name_of(*self._names)
         self._commits = Commits(*self._names)
-        self._deleted = Deleted(config)
+        self._deleted = DeletedKeys(config)
 
     # --- queries -----------------------------------------------------------------------------------------------
 
@@ -239,7 +239,7 @@ class PostgresTable(TransactionalSink[Any]):
         """Delete and insert rows, and add the batch's line to the log."""
         relation = self._made(cursor, change.schema, empty=not change.staged.files)
         if (gone := change.gone) is not None:
-            if isinstance(gone, Keyed):
+            if isinstance(gone, RowsByKey):
                 slices.ingest(cursor, gone, _travelling(change.schema))
             change.removes(self._held(cursor, gone))
             self._refuse_referring(cursor)
@@ -499,7 +499,7 @@ class PostgresTable(TransactionalSink[Any]):
 
     def _within(self, cursor: Any, gone: Slice) -> str:
         """Return the condition of a slice's rows, as SQL."""
-        kinds = {column.name: column.kind for column in self._columns(cursor)} if isinstance(gone, Keyed) else {}
+        kinds = {column.name: column.kind for column in self._columns(cursor)} if isinstance(gone, RowsByKey) else {}
         return slices.within(gone, self._table, kinds)
 
     # --- columns -----------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tests.spark.sinks.delta.conftest import NOTE, by_spark, folders, ids, march
 
 from sluice_spark.sinks.base import Staged
 from sluice_spark.sinks.delta.evolution import nullable
-from sluice_spark.sinks.delta.opened import OpenTables
+from sluice_spark.sinks.delta.open_tables import OpenTables
 from sluice_spark.sinks.delta.statistics import hidden
 from sluice_spark.sinks.delta.table import _SETTINGS, DeltaSink
 
@@ -203,7 +203,7 @@ def test_delta_reads_a_log_once_for_a_run(spark: SparkSession, tmp_path: Path, m
     opened: list[str] = []
     monkeypatch.setattr("sluice_spark.sinks.delta.handle._OPEN", OpenTables())
     monkeypatch.setattr(
-        "sluice_spark.sinks.delta.opened.DeltaTable", lambda path: opened.append(path) or DeltaTable(path)
+        "sluice_spark.sinks.delta.open_tables.DeltaTable", lambda path: opened.append(path) or DeltaTable(path)
     )
     monkeypatch.setattr("sluice_spark.sinks.delta.handle.DeltaTable", None)
     live, redriven = DeltaSink(str(tmp_path / "t"), "live"), DeltaSink(str(tmp_path / "t"), "live:0")

@@ -10,8 +10,8 @@ from sluice.errors import SluiceError
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange
 from sluice_spark.batch.account import PromiseError, account_exactly, account_for
-from sluice_spark.batch.deduped import duplicates_in
-from sluice_spark.batch.pace import fitting
+from sluice_spark.batch.batch_size import fitting
+from sluice_spark.batch.dedupe import duplicates_in
 from sluice_spark.batch.stateful import dropped
 from sluice_spark.sinks.base import Tally
 

@@ -20,7 +20,7 @@ from sluice.errors import (
     SourceUnreachableError,
 )
 from sluice.ranges import OffsetRange
-from sluice_spark.decoders.told import MARK, told
+from sluice_spark.decoders.worker_errors import MARK, told
 from sluice_spark.engine.failures import EngineError, no_file_system
 from sluice_spark.engine.failures import classify as classify_with
 from sluice_spark.sources.kafka import SIGNS

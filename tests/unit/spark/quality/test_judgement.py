@@ -16,10 +16,10 @@ from sluice.pipeline import load
 from sluice.pipeline.quality import Quality
 from sluice.ranges import Counts
 from sluice.run.verdict import WARNS, causes, headed
-from sluice_spark.quality import past
+from sluice_spark.quality import history
+from sluice_spark.quality.history import with_past
 from sluice_spark.quality.judgement import ExpectationResult, Judgement
 from sluice_spark.quality.limits import Excess, excesses
-from sluice_spark.quality.past import with_past
 
 
 def result(*, success: bool, severity: str = "critical", exception: str | None = None) -> ExpectationResult:
@@ -125,7 +125,7 @@ def place(tmp_path: Path) -> Place:
 
 
 def seen(
-    place: Place, *, found: Judgement = FINE, batch: Profile | None = None, of: Any = past.ALL, **keys: Any
+    place: Place, *, found: Judgement = FINE, batch: Profile | None = None, of: Any = history.ALL, **keys: Any
 ) -> Any:
     history = {"at_least": 3, "volume": True, "columns": {"id": ["nulls"]}, **keys}
     place.configure(quality={"history": history})
@@ -158,6 +158,6 @@ def test_history_judges_a_batch_by_its_columns_and_the_run_later_by_the_rest(pla
 
 
 def test_history_that_cannot_be_judged_is_an_error_and_no_pass(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "judge", mock.Mock(side_effect=ValueError("odd")))
+    monkeypatch.setattr(history, "judge", mock.Mock(side_effect=ValueError("odd")))
     found = seen(place)
     assert (found.verdict, found.error) == ("error", "quality.history: ValueError: «odd»")

@@ -23,9 +23,9 @@ from sluice.pipeline.window import Window
 from sluice.ranges import OffsetRange
 from sluice.run.checkpoint import Checkpoint
 from sluice_spark.batch.stateful import Opening
-from sluice_spark.batch.windowed import WindowWriter
-from sluice_spark.runs.flushing import plan_firing, plan_flush, plan_held
-from sluice_spark.runs.stateful import _refuse_torn, plan_closing
+from sluice_spark.batch.windows import WindowWriter
+from sluice_spark.runs.flush import plan_firing, plan_flush, plan_held
+from sluice_spark.runs.stateful_route import _refuse_torn, plan_closing
 from sluice_spark.sinks.delta.table import DeltaSink
 
 

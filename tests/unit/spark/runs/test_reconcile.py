@@ -24,7 +24,7 @@ from sluice.ledger.events import batch_committed
 from sluice.ranges import Counts, RangeAccount
 from sluice.recovery import Route
 from sluice_spark.runs import reconcile as reconciling
-from sluice_spark.runs.closing import HANDOVER
+from sluice_spark.runs.epoch_end import HANDOVER
 from sluice_spark.runs.reconcile import half_done, reconcile, replace_quarantined, replaced_in
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError

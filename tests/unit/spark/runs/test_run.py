@@ -22,10 +22,10 @@ from sluice_spark.quality.judgement import Judgement
 from sluice_spark.runs import batches, source_check
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.context import RunContext
-from sluice_spark.runs.logged import _unapplied
-from sluice_spark.runs.measured import operators_of
+from sluice_spark.runs.log_route import _unapplied
 from sluice_spark.runs.run import Run, commands_for
 from sluice_spark.runs.source_check import SourceCheck
+from sluice_spark.runs.state_size import operators_of
 
 
 def context(place: Place, run: str = "a", session: Any = None, judge: Any = None) -> RunContext:

@@ -16,7 +16,7 @@ from sluice.wal import DamagedLogError, Segment
 from sluice.wal.segment import Damage
 from sluice_spark.engine.failures import classify
 from sluice_spark.sources import parts
-from sluice_spark.sources.held import HeldRecords
+from sluice_spark.sources.held_records import HeldRecords
 from sluice_spark.sources.kafka import SIGNS, KafkaReader
 from sluice_spark.sources.log import LogRecords
 from sluice_spark.sources.parts import RecordsInParts

@@ -22,7 +22,7 @@ from sluice_spark.engine.failures import EngineError, classify
 from sluice_spark.sources.kafka import SIGNS
 from sluice_spark.strategies import ignore
 from sluice_spark.strategies.base import Batch
-from sluice_spark.strategies.chosen import STRATEGIES
+from sluice_spark.strategies.by_name import STRATEGIES
 from sluice_spark.strategies.ignore import Ignoring, narrow
 from sluice_spark.transforms.lookups import NO_LOOKUPS
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluice_spark.windows.merging import Aggregate, Merging
+from sluice_spark.windows.merge_panes import Aggregate, Merging
 from sluice_spark.windows.spans import added, merged, spans_of
 
 NUMBERS, PANES = st.integers(0, 3), st.integers(-40, 40)

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from sluice_spark.batch.recomputed import RecomputedWindows
-from sluice_spark.batch.windowed import WindowWriter
+from sluice_spark.batch.recomputed_windows import RecomputedWindows
+from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.sinks.base import NOTHING, RowsRefusedError
 
 

@@ -19,9 +19,9 @@ from sluice.errors import ConfigError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.rows_by_run import RowsByRun
+from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.timed import Timed
 
 
 def taxed(first: int, last: int) -> pa.Table:
@@ -98,7 +98,7 @@ def test_delta_table_of_a_user_without_sluices_columns_gets_them_and_keeps_its_r
     every = Slice([OffsetRange("t", 0, 0, 9)])
     assert DeltaTable(str(tmp_path)).to_pyarrow_table().sort_by("id")["_run"].to_pylist() == [None] * 3 + ["r"] * 3
     assert list(table.held(every)["t", 0]) == [3, 4, 5]
-    for of_none in (OfRuns((), runs=frozenset(["other"])), Timed((), 0, 1, column="_timestamp")):
+    for of_none in (RowsByRun((), runs=frozenset(["other"])), RowsByTime((), 0, 1, column="_timestamp")):
         assert table.held(of_none) == {}
 
 

@@ -20,8 +20,8 @@ from tests.fixtures.parquet import stage
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING, Staged
 from sluice_spark.sinks.delta.table import DeltaSink
-from sluice_spark.sinks.parquet.keyed import Keyed, told
-from sluice_spark.sinks.parquet.of_runs import OfRuns
+from sluice_spark.sinks.parquet.rows_by_key import RowsByKey, told
+from sluice_spark.sinks.parquet.rows_by_run import RowsByRun
 from sluice_spark.sinks.parquet.slice import Slice
 
 
@@ -115,14 +115,14 @@ def test_keyed_rows_leave_and_rows_of_other_keys_stay(tmp_path: Path, keys: tupl
         put(tmp_path, 0, *rows, schema=kinds).files[0].path
         for rows, kinds in ((table, schema), ([(NOON + HOUR, "b", 1.0, None, 7)], SCHEMA))
     ]
-    gone = Keyed.of(str(tmp_path), staged, keys)
+    gone = RowsByKey.of(str(tmp_path), staged, keys)
     found = gone.find(str(tmp_path), pa.table({"path": paths}))
     assert list(found) == paths[:1]
     (file,) = gone.keep(str(tmp_path), "p-e1-000001", found).files
     assert file.path.startswith("batches/p-e1-000001-")
     left = pq.read_table(tmp_path / file.path).column("n").to_pylist()
     assert left == ([3, 4, 5, 6] if len(keys) > 1 else [5, 6])
-    assert Keyed((), keys=("start",)).find(str(tmp_path), pa.table({"path": paths})) == {}, "no key, no row"
+    assert RowsByKey((), keys=("start",)).find(str(tmp_path), pa.table({"path": paths})) == {}, "no key, no row"
 
 
 RUNS = pa.schema([("n", pa.int64()), ("_run", pa.string())])
@@ -136,7 +136,7 @@ def test_rows_of_runs_leave_a_table_once_and_no_others(tmp_path: Path, partition
         write_deltalake(path, data, mode="append", partition_by=partition_by or None)
     marked(path, "p", "sink")
     sink, columns = DeltaSink(path, "sluice:p:1", partition_by), from_arrow_schema(RUNS)
-    gone = OfRuns([], runs=frozenset({"a", "b's", "c d", "nobody"}))
+    gone = RowsByRun([], runs=frozenset({"a", "b's", "c d", "nobody"}))
     for counts in ({}, None):
         assert sink.replace(gone, NOTHING, columns, 0, {"run": "r", "pipeline": "p"}, name="p-e1-000000") == counts
         left = DeltaTable(path).to_pyarrow_table().to_pylist()

@@ -25,11 +25,11 @@ from sluice.postgres import name_of, url_of
 from sluice.ranges import OffsetRange
 from sluice.sinks.postgres import PostgresSink
 from sluice_spark.sinks.base import RowsRefusedError, Staged, StagedFile
-from sluice_spark.sinks.parquet.keyed import Keyed
+from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
+from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sinks.parquet.slice import Slice
-from sluice_spark.sinks.parquet.staged import read_back
-from sluice_spark.sinks.parquet.timed import Timed
-from sluice_spark.sinks.postgres import trial
+from sluice_spark.sinks.parquet.staged_files import read_back
+from sluice_spark.sinks.postgres import refused_rows as module
 from sluice_spark.sinks.postgres.database import connected
 from sluice_spark.sinks.postgres.table import PostgresTable
 from sluice_spark.sinks.postgres.types import beyond_decimal, fits, held_type, unsupported
@@ -217,7 +217,7 @@ def test_postgres_upsert_finds_many_refused_rows(orders: Postgres, monkeypatch: 
 
 
 def test_postgres_that_refuses_most_rows_is_at_fault_itself(orders: Postgres, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trial, "MOST", 5)
+    monkeypatch.setattr(module, "MOST", 5)
     orders.execute(table_of("id bigint CHECK (id > 6)"))
     for count, known in ((5, 5), (6, 0)):
         assert len(refused_rows(orders, records(*({"id": n} for n in range(count)), {"id": 10}, id=LONG))) == known
@@ -514,10 +514,10 @@ def test_postgres_finds_rows_by_nulls_and_by_times_beyond_its_own(orders: Postgr
     sink = orders.writer()
     kinds = {"id": LONG, "name": TEXT}
     put(orders, sink, 0, records({"id": 1}, {"name": "a"}, {}, **kinds))
-    ever = Timed((), -(1 << 52), 1 << 52, column="_timestamp", after=("_timestamp", -(1 << 52)))
+    ever = RowsByTime((), -(1 << 52), 1 << 52, column="_timestamp", after=("_timestamp", -(1 << 52)))
     assert (sink.held(ever), ever.found) == ({}, 3)
     staged = orders.stage(sink, 1, records({}, {"name": "a"}, first=2, **kinds))
-    keyed = Keyed.of(sink.staging, staged, ("_timestamp", "id", "name"))
+    keyed = RowsByKey.of(sink.staging, staged, ("_timestamp", "id", "name"))
     sink.replace(keyed, staged, orders.schema, 1, note("new", 1), name="p-1-000001")
     assert keyed.found == 1, "of the same time and without a name"
     assert sorted(orders.held()) == [0, 1, 2, 3]
