@@ -317,7 +317,7 @@ class Airflow:
         """
         deadline = time.monotonic() + timeout
         while time.monotonic() < deadline:
-            # an API server on a busy machine answers nobody while it serves its first task
+            # an API server on a busy machine does not answer while it serves its first task
             with contextlib.suppress(SluiceError):
                 self.call("GET", f"/dags/{dag_id}/details")
                 return

@@ -36,7 +36,7 @@ _PIPELINE = "flights"
 _FIRST_PART_ENDS = "2013-12-01"
 _MONTHLY = "flights_monthly"
 _MONTHS = ("2013-01", "2013-02")
-"""Of the pipeline whose months can be backfilled: the two that the demo reprocesses."""
+"""The two months that the demo reprocesses in the pipeline for backfills."""
 
 _DOWN = "make down"
 

@@ -12,8 +12,8 @@ __all__ = ["made_once"]
 def made_once(file: Path, content: bytes) -> bool:
     """Make a file, unless it is there; return whether this call made it.
 
-    Of several processes one makes it. Whoever sees it sees all of it, also after a power cut. A process that is killed
-    may leave a file with a leading dot, which nobody reads.
+    One of several processes makes it. Whoever sees it sees all of it, also after a power cut. A process that is killed
+    may leave a file with a leading dot, which no program reads.
 
     Raises
     ------

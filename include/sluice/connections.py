@@ -130,7 +130,7 @@ class Store(Protocol):
 def look_up(conn_id: str) -> Connection | None:
     """Return a connection from the environment or, if it is not there, from the first store that has it.
 
-    Of one from a store, stderr says so, once in a process: it changes where a run goes, and nobody sees it in a shell.
+    For one from a store, stderr says so, once in a process: it changes where a run goes, and a shell does not show it.
 
     Raises
     ------

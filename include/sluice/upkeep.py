@@ -58,7 +58,7 @@ def compact(pipeline: Pipeline, home: Home, *, dry_run: bool = False) -> list[di
     Raises
     ------
     ConfigError
-        If a table is another pipeline's or nobody's, or cannot be rewritten by delta-rs.
+        If a table is another pipeline's or has no owner, or cannot be rewritten by delta-rs.
     SinkError
         If a table cannot be read or written, or others kept rewriting the same files.
     """
@@ -89,7 +89,7 @@ def vacuum(
     ------
     ConfigError
         If ``keep`` is not longer than a run may take or is shorter than a table's own retention, or a table is another
-        pipeline's or nobody's.
+        pipeline's or has no owner.
     LeaseHeldError
         If a driver is at work between sink and ledger.
     CheckpointError

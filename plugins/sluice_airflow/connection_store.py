@@ -113,7 +113,7 @@ def _sqlite() -> Path | None:
 def _setting(section: str, key: str) -> str:
     """Return one of Airflow's settings as far as it can be read without Airflow; empty if it is not set.
 
-    Of one that a command or a secret says, return the command, or the secret's name. Variables come
+    For one that a command or a secret says, return the command, or the secret's name. Variables come
     first, as in Airflow.
     """
     given = ConfigParser(interpolation=None, strict=False, allow_no_value=True)

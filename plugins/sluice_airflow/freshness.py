@@ -16,7 +16,7 @@ from sluice_airflow.operators.freshness import FreshnessOperator
 __all__ = ["SUFFIX", "freshness_dag"]
 
 SUFFIX = ".freshness"
-"""Of the DAG's id, behind the pipeline's name, which has no dot."""
+"""The end of the DAG's id, behind the pipeline's name, which has no dot."""
 
 _PAGE = """\
 Fails at `{cron}` ({timezone}) if the pipeline `{name}` has not read a record that is older than {age}, and then calls

@@ -183,7 +183,7 @@ def add_tasks(
         if spec.source.kafka
         else None
     )
-    # a backfill starts as many runs as it is told to (ten by default), whatever the DAG says: each is a driver
+    # a backfill starts as many runs as its option says (ten by default), whatever the DAG says: each is a driver
     spark: dict[str, Any] = {"conn_id": spark_conn_id, "max_active_tis_per_dag": spec.airflow.max_drivers}
     if pool := pool_of(spec):
         spark["pool"] = pool

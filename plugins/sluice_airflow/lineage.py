@@ -1,4 +1,4 @@
-"""What OpenLineage is told of a run. Imported only by tasks, and only where its provider is installed."""
+"""A run, as OpenLineage's events describe it. Imported only by tasks, and only where its provider is installed."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class SluiceRunFacet(RunFacet):
 def of_ingest(pipeline: Pipeline, run_id: str) -> OperatorLineage:
     """Return the streams with the offsets that were read, and the table with its version and the rows written.
 
-    Of a run that the ledger does not have, the names alone.
+    For a run that the ledger does not have, the names alone.
     """
     ledger = Ledger.open()
     try:

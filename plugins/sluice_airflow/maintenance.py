@@ -17,7 +17,7 @@ from sluice_airflow.operators.vacuum import VacuumOperator
 __all__ = ["SUFFIX", "maintenance_dag"]
 
 SUFFIX = ".maintenance"
-"""Of the DAG's id, behind the pipeline's name, which has no dot."""
+"""The end of the DAG's id, behind the pipeline's name, which has no dot."""
 
 _STEPS = {"audit": AuditOperator, "clean": CleanOperator, "compact": CompactOperator, "vacuum": VacuumOperator}
 
@@ -45,7 +45,7 @@ def maintenance_dag(pipeline: Pipeline, reference: str, *, pool: str | None = No
     reference
         The pipeline's name or path, for the tasks.
     pool
-        Of the task that starts Spark.
+        The pool of the task that starts Spark.
     **team
         More arguments of the DAG: callbacks, access.
     """

@@ -59,8 +59,8 @@ class Failure:
 class FailureNotifier(BaseNotifier):
     """Calls another notifier, whose templates may use ``sluice``: the :class:`Failure` of this run.
 
-    For ``on_failure_callback`` of a DAG or of a task, and for ``airflow.on_failure`` of a pipeline file. Of a DAG's run
-    it tells what the task said that failed first.
+    For ``on_failure_callback`` of a DAG or of a task, and for ``airflow.on_failure`` of a pipeline file. For a DAG
+    run it has the words of the task that failed first.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class FailureNotifier(BaseNotifier):
 
     def notify(self, context: Mapping[str, Any]) -> None:
         """Call it."""
-        # a notifier replaces its templates by what they render to: a copy, so that the next failure is told as well
+        # a notifier replaces its templates by what they render to: a copy, so that the next failure is reported as well
         copy.copy(self.notifier)({**context, "sluice": failure_of(context)})
 
 

@@ -15,7 +15,7 @@ _BACKFILL = "backfill__"
 class LiveFirst(PriorityWeightStrategy):
     """The tasks of a backfill's runs weigh 1; all others as by Airflow's default, with those downstream of them.
 
-    Of equal weights Airflow prefers the oldest logical date, which is always the backfill's. It is known by its run's
+    For equal weights Airflow prefers the oldest logical date, which is always the backfill's. It is known by its run's
     id: a live run that a backfill reprocesses (``--reprocess-behavior``) keeps its id, and its weight.
     """
 

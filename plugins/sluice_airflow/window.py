@@ -57,7 +57,7 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
     Parameters
     ----------
     context
-        Of the task. The keys of a null logical date are absent; the DAG need not have the params.
+        The task's context. The keys of a null logical date are absent; the DAG need not have the params.
     run_id
         The run's id, if not Airflow's.
 
@@ -126,7 +126,7 @@ def run_window(context: Context, pipeline: Pipeline, run_id: str | None = None) 
 
 
 def refuse_unknown(context: Context, ours: Set[str]) -> None:
-    """Refuse unknown params: Airflow accepts any key, and with a misspelt one a run does what nobody asked for.
+    """Refuse unknown params: Airflow accepts any key, and with a misspelt one a run does something else than asked.
 
     Parameters
     ----------

@@ -227,3 +227,22 @@ def test_layout_keeps_pyspark_from_a_worker_that_needs_no_jvm() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout.split() == []
+
+
+RIDDLES = re.compile(
+    r"\banew\b|\b(?:[Ss]ome|[Aa]ny|[Nn]o)body\b|\blets? out\b|\b(?:is|are|was|were|be|been) told\b(?! (?:apart|from)\b)"
+    r"|(?:^ *|\"\"\"|# |\. |\| )Of (?!course\b)[a-z`]"
+)
+"""Words that a reader has to guess at; CONTRIBUTING.md has the rules of prose."""
+
+
+def test_prose_of_product_and_documents_has_no_riddles() -> None:
+    files = [f for folder in (CORE, SPARK, AIRFLOW, DEMO) for f in folder.rglob("*.py")]
+    files += [f for f in DOCUMENTS if f.name not in ("CHANGELOG.md", "chaos-results.md")]
+    found = [
+        f"{file.relative_to(ROOT)}:{number}: {line.strip()}"
+        for file in files
+        for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1)
+        if RIDDLES.search(line)
+    ]
+    assert found == []

@@ -62,7 +62,7 @@ class Plan:
         By epoch: the one that began without state, with whose state it went on; often itself.
     doubtful
         Windows that cannot be proved: first start, start of the first that can, reason, whether also those of
-        intervals. Of sessions: those that end at the first time or later, and begin before the second.
+        intervals. For sessions: those that end at the first time or later, and begin before the second.
     lost
         Ranges whose records no window has.
     partly
@@ -154,7 +154,7 @@ class Plan:
     def recomputed(self) -> list[list[Any]]:
         """Those of :attr:`live` from which windows are recomputed.
 
-        Of other records, the present file may take other event times: it would demand windows that nobody was to write.
+        For other records, the present file may take other event times: it would demand windows that no run owed.
         """
         return [row for row in self.live if row[9]]
 
@@ -233,7 +233,7 @@ def cannot(pipeline: Pipeline) -> str | None:
 def doubt(window: Window, first: int, last: int) -> tuple[int, int]:
     """Return which windows may have a record of these event times: first start, start of the first that has none.
 
-    Of sessions, those that may have it, or would begin or end elsewhere without it: first end, start of the first that
+    For sessions, those that may have it, or would begin or end elsewhere without it: first end, start of the first that
     is the same.
     """
     if window.gap is not None:

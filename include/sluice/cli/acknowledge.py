@@ -1,4 +1,4 @@
-"""``sluice acknowledge``: closes losses that nobody brings back, with a reason."""
+"""``sluice acknowledge``: closes losses that will not be recovered, with a reason."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ __all__ = ["acknowledge"]
 
 def acknowledge(
     pipeline: Annotated[str, typer.Argument(metavar="NAME_OR_FILE", help="A pipeline's name, or its YAML file.")],
-    reason: Annotated[str, typer.Option(metavar="TEXT", help="Why nobody brings them back; recorded in the ledger.")],
+    reason: Annotated[
+        str, typer.Option(metavar="TEXT", help="Why they will not be recovered; recorded in the ledger.")
+    ],
     ranges: Annotated[
         list[str] | None,
         typer.Option("--range", metavar="TOPIC:PARTITION:START-END", help="Only these offsets; repeatable."),
@@ -23,7 +25,7 @@ def acknowledge(
     undo: Annotated[bool, typer.Option("--undo", help="Open them again: sluice redrive finds them then.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Close lost ranges that nobody brings back, such as what retention removed.
+    """Close lost ranges that will not be recovered, such as what retention removed.
 
     They stay counted as lost, and the audit goes on to balance. They are no
     longer open: no redrive looks for them, no alert counts them, and the

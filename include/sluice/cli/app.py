@@ -650,7 +650,7 @@ def _time(text: str | None, option: str) -> datetime | None:
 def main() -> None:
     """Run the command line; a typed error is printed without a traceback, with ``--json`` as JSON, too."""
     before = printed()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # in another locale it may have no letter for what is told
+    if isinstance(sys.stdout, io.TextIOWrapper):  # in another locale it may have no letter for what is printed
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         app()

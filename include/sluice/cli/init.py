@@ -13,7 +13,7 @@ from sluice.errors import ConfigError, SluiceError
 __all__ = ["init"]
 
 _LONGEST = 300
-"""Of a longer doubt, the file has the rest."""
+"""Characters of a doubt that are printed; the file has the rest."""
 
 
 def init(

@@ -26,7 +26,7 @@ def drop(
     Raises
     ------
     ConfigError
-        If there is no valid pipeline file, or nobody knows the rule or the run. That no record is old enough is none.
+        If there is no valid pipeline file, or the rule or the run is unknown. That no record is old enough is none.
     """
     spec = load(pipeline)
     possible(spec, quarantined=True)

@@ -138,7 +138,7 @@ def draft(
         doubts.insert(
             0,
             f"{fields:,} fields, with those in objects: Spark takes long for so many, and its default memory holds "
-            f"about {_WIDE:,}. Leave out what nobody needs (rescue: true keeps it as text), or raise "
+            f"about {_WIDE:,}. Leave out what is not needed (rescue: true keeps it as text), or raise "
             "spark.driver_memory",
         )
     full = [n for n, _ in columns if seen.fields[n].always and seen.fields[n].count == objects]

@@ -34,7 +34,7 @@ _MANY = 50
 """With more names than this, of which each is rare, an object is a map."""
 _REMEMBERED = 100_000
 _UNITS = (("seconds", 10, "seconds"), ("milliseconds", 13, "millis"), ("microseconds", 16, "micros"))
-"""Of times since 1970: the digits that such a number has between 2001 and 2286, and the end of the function's name."""
+"""Times since 1970: the digits that such a number has between 2001 and 2286, and the end of the function's name."""
 _EXACT = 2**53
 
 

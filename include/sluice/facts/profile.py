@@ -37,8 +37,8 @@ class ColumnProfile:
     nulls
         None if unknown, as the next ones.
     kind
-        Of ``low`` and ``high``: ``number``, ``decimal`` (as text), ``date``, ``time`` (in UTC), ``local`` (a time
-        without a zone). None if the column has no value, or if nobody knows: of text, nested values and masked columns.
+        The kind of ``low`` and ``high``: ``number``, ``decimal`` (as text), ``date``, ``time`` (in UTC), ``local`` (a
+        time without a zone). None if the column has no value, or holds text, nested values or masked ones.
     total, values
         Sum and number of the finite values, for the mean.
     sketch

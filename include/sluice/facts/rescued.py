@@ -12,9 +12,9 @@ from sluice.facts.base import BatchFact
 __all__ = ["NONE", "Rescued"]
 
 _SHOWN = 20
-"""Fields that are told."""
+"""Fields that are named."""
 _LONGEST = 100
-"""Characters of a name that are told."""
+"""Characters of a name that are kept."""
 
 
 @dataclass(frozen=True)

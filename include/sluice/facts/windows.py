@@ -49,9 +49,9 @@ class Windows(BatchFact):
     former, former_to
         Records that were filtered because an earlier epoch began their windows, and the last end of these windows.
     replaced
-        Of an interval: the windows that it removed.
+        For an interval: the windows that it removed.
     partly, reach, ranges
-        Of an interval: refused records that are in some of its windows, the last end of its sessions, and its ranges.
+        For an interval: refused records that are in some of its windows, the last end of its sessions, and its ranges.
     operator
         The key of another operator, ``processor`` for example; None of windows.
     """

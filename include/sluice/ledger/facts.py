@@ -62,7 +62,7 @@ class Facts(Queries):
     def of_run(self, pipeline: str, run_id: str) -> list[BatchFact]:
         """Return the facts that a run's account has, each of all of its batches together.
 
-        Of an interval's commits only the last one counts: it replaced the others. Of a batch that was recorded again,
+        Only the last one of an interval's commits counts: it replaced the others. For a batch that was recorded again,
         the newest event counts.
         """
         table, batches = schema.event, schema.batch
@@ -88,7 +88,7 @@ class Facts(Queries):
     def partition_times(self, pipeline: str, epoch: int) -> Iterator[PartitionTime]:
         """Yield which event times the batches of an epoch read of each partition, newest first.
 
-        No more of the ledger is read than is asked for. Nothing is told of what an earlier version read.
+        No more of the ledger is read than is asked for. What an earlier version read is missing.
         """
         table, last = schema.event, None
         kinds = ("WindowsMoved", "DuplicatesDropped")

@@ -82,7 +82,7 @@ class Offsets(Queries):
     def lost(self, pipeline: str, *, state: str | None = "open", run_id: str | None = None) -> list[LostRow]:
         """Return lost ranges in the order of offsets: those in a state, by default the open ones, or all (None).
 
-        Of one run: what it lost, and what the next run counted as lost because that run's batch was given up.
+        For one run: what it lost, and what the next run counted as lost because that run's batch was given up.
         """
         table = schema.lost
         query = sa.select(table).where(table.c.pipeline == pipeline)

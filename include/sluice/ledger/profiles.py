@@ -30,7 +30,7 @@ class Profiles(Queries):
     def of(self, pipeline: str, runs: Collection[str]) -> Profile | None:
         """Return the profile of what some runs wrote; None if none of their batches has one.
 
-        Of an interval that a run replaced several times, what it wrote last counts.
+        For an interval that a run replaced several times, what it wrote last counts.
         """
         found = self.by_run(pipeline, runs)
         return reduce(Profile.__or__, found.values(), NO_ROWS) if found else None
@@ -150,7 +150,7 @@ class Profiles(Queries):
         return [reduce(Profile.__or__, (found[run] for run in group if run in found), NO_ROWS) for group in groups]
 
     def normal_since(self, pipeline: str) -> tuple[str, str] | None:
-        """Return the run from which on everything is normal, and why; None if nobody said so."""
+        """Return the run from which on everything is normal, and why; None if no user said so."""
         found = next(iter(self._normals(pipeline)), None)
         return None if found is None else (found["run"], str(found["payload"]["reason"]))
 

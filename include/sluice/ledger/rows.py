@@ -85,9 +85,9 @@ class StateRow:
     bytes
         The files of all versions of the state that the checkpoint retains.
     keys, windows
-        How many keys it has, and of how many open windows; None if nobody counted them.
+        How many keys it has, and of how many open windows; None if they were not counted.
     operators
-        Of each stateful operator: ``operator``, its name; ``live``, the bytes of all keys and values that the last
+        For each stateful operator: ``operator``, its name; ``live``, the bytes of all keys and values that the last
         batch found; how many keys the run ``updated`` and ``removed``; ``memory``, the bytes in memory.
     """
 
@@ -169,7 +169,7 @@ class Resets:
     Parameters
     ----------
     told
-        Of each, oldest first: the run, and its :class:`~sluice.ledger.events.PipelineReset` as a dict.
+        For each, oldest first: the run, and its :class:`~sluice.ledger.events.PipelineReset` as a dict.
     """
 
     told: list[tuple[str, dict[str, Any]]]
@@ -216,7 +216,7 @@ class IntervalRow:
 
 @dataclass(frozen=True)
 class LostRow:
-    """A lost range: ``open`` until it is ``redriven``, or ``acknowledged`` as one that nobody brings back.
+    """A lost range: ``open`` until it is ``redriven``, or ``acknowledged`` as one that will not be recovered.
 
     ``mirrored`` is one whose records were found in another cluster: ``redriven_by`` read them there.
     """

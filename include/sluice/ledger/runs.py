@@ -279,7 +279,7 @@ class Runs(Histories):
     def unannounced(self, pipeline: str, run_id: str) -> Unannounced:
         """Return what a run's event has to tell of: all that was committed and no event has told of.
 
-        Also what other runs committed, which failed or whose verdict did, and what was redriven. Of a run of an
+        Also what other runs committed, which failed or whose verdict did, and what was redriven. For a run of an
         interval only that interval, whichever run replaced it last; a live run leaves intervals out.
         """
         table, parts, runs = schema.batch, schema.account, schema.run

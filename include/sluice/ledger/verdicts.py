@@ -261,7 +261,7 @@ class Verdicts(Queries):
         return waits is not None and self.decision(pipeline, *waits, standing=True) is not None
 
     def acceptance(self, pipeline: str, run_id: str) -> str | None:
-        """Return why a user accepted what a run wrote; None if nobody did, as :meth:`settlement`."""
+        """Return why a user accepted what a run wrote; None if no user did, as :meth:`settlement`."""
         found = self.settlement(pipeline, run_id)
         return found.reason if found is not None and found.event == "VerdictAccepted" else None
 

@@ -180,8 +180,8 @@ def load(name_or_path: str | Path) -> Pipeline:
 def load_all(folder: Path | None = None, *, below: bool = False) -> Iterator[tuple[Path, Pipeline | ConfigError]]:
     """Read each file of a folder, by default of :func:`pipelines_folder`; with ``below`` those in folders below, too.
 
-    A bad file yields its error and does not affect the others. Of two files with the same pipeline name, or with tables
-    that overlap, one is refused: the newcomer, as far as that can be seen. So is a file that is called like another
+    A bad file yields its error and does not affect the others. One of two files with the same pipeline name, or with
+    tables that overlap, is refused: the newcomer, as far as that can be seen. So is a file that is called like another
     one's pipeline, and one that looks like a pipeline's and ends in ``.yml`` or ``.YAML``.
     """
     root = folder or pipelines_folder()

@@ -77,7 +77,7 @@ class Pipeline(Strict):
     window: Window | None = None
     """Windows of event time, which stay open between runs; the sink then gets a row for each window and key."""
     dedupe: Dedupe | None = None
-    """Of rows with the same keys, only the first goes into the sink, over as many runs as the keys are remembered."""
+    """Only the first of several rows with the same keys goes into the sink, for as long as the keys are remembered."""
     processor: Processor | None = None
     """Stateful logic of your own, which keeps state from run to run; the sink then gets the rows that it yields."""
     state: State = State()

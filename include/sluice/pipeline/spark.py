@@ -40,7 +40,7 @@ CORE = {
     # a table would need a feature that neither Spark's Delta nor delta-rs enters into its protocol
     "spark.sql.variant.writeShredding.enabled": "false",
 }
-"""Settings of every application, which nobody else sets: rows, their times and the account depend on them."""
+"""Settings of every application, which are reserved: rows, their times and the account depend on them."""
 
 DEFAULTS = {
     "spark.ui.enabled": "false",
@@ -52,7 +52,7 @@ DEFAULTS = {
 
 LOCAL = {
     # by default Spark ends the JVM when a task runs out of stack, as Java's regular expressions do on long texts, or of
-    # heap: nobody would be told, no strategy could skip the record, and the exit codes 50 and 51 are others here
+    # heap: the failure would be silent, no strategy could skip the record, and the exit codes 50 and 51 are others here
     "spark.executor.killOnFatalError.depth": "0",
 }
 """Settings of every application whose driver is its only executor."""
@@ -121,9 +121,9 @@ class Spark(Strict):
     conf: dict[str, Value] = Field(default_factory=dict)
     """Spark's settings by their names. What Sluice sets itself, and secrets, are refused here."""
     driver_memory: Memory | None = None
-    """Of the driver's JVM, such as ``4g``; with a master ``local`` it is all that there is. Spark's default is 1g."""
+    """The heap of the driver's JVM, such as ``4g``; a master ``local`` has no other. Spark's default is 1g."""
     executor_memory: Memory | None = None
-    """Of each executor's JVM; not with a master ``local``."""
+    """The heap of each executor's JVM; not with a master ``local``."""
     executor_cores: Count | None = None
     """Cores of each executor; not with a master ``local``."""
     num_executors: Count | None = None

@@ -25,7 +25,7 @@ SEVERITIES = ("critical", "warning", "info")
 SCOPES = ("slice", "table")
 """Values of an expectation's ``meta.scope``: the rows of the run (the default), or the whole table."""
 UNASKED = "it could split rows, and neither quality.split nor its meta.split says so"
-"""Why an expectation does not split rows, if nobody asked it to."""
+"""Why an expectation does not split rows, if it was not asked to."""
 
 _SUITE_KEYS = ("name", "expectations", "meta", "notes", "id", "data_asset_type", "suite_parameters")
 _KEYS = (

@@ -1,4 +1,4 @@
-"""Closes losses that nobody brings back, or opens them again."""
+"""Closes losses that will not be recovered, or opens them again."""
 
 from __future__ import annotations
 

@@ -157,7 +157,7 @@ class RunRequest(RunAction):
         Parameters
         ----------
         start, end
-            Of an interval, in ISO 8601, UTC without a zone; None or empty means what is available now.
+            The interval's ends, in ISO 8601, UTC without a zone; None or empty means what is available now.
 
         Raises
         ------

@@ -6,7 +6,7 @@ Journal of the American Statistical Association 88, 1993). Three of them is what
 (Journal of Experimental Social Psychology 49, 2013).
 
 The MAD of figures that hardly vary is zero or nearly so, and any other figure would be infinitely many deviations off.
-So a deviation is never less than a floor: what chance makes of as many rows, or what nobody would call a change.
+So a deviation is never less than a floor: what chance makes of as many rows, or a change too small to matter.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def compare(
 
 
 def stale(newest: datetime | None, now: datetime, most: timedelta) -> str | None:
-    """Return why the newest row is too old; None if it is not, or if nobody knows it."""
+    """Return why the newest row is too old; None if it is not, or if it is unknown."""
     if newest is None or now - newest <= most:
         return None
     age = length((now - newest).total_seconds())

@@ -248,7 +248,7 @@ class Checkpoint:
         return Clock(before, self._milliseconds(name, "batchWatermarkMs"), self._milliseconds(name, "batchTimestampMs"))
 
     def closing_due(self) -> int | None:
-        """Return the number of the batch without records that has to close windows and that nobody planned, or None.
+        """Return the number of the batch without records that has to close windows and that was not planned, or None.
 
         Spark plans it after a run's last batch with records, in the same run. A driver that died in between leaves the
         watermark of ``commits/N`` ahead of that of ``offsets/N``, and Spark does not make the batch up.
@@ -270,12 +270,12 @@ class Checkpoint:
         return _FLUSHED in self._names("") and self._json(_FLUSHED, 0)["batch"] == self.newest_read()
 
     def note_flushed(self, read: int) -> None:
-        """Note that what no record lets out was let out, or that there was nothing of it.
+        """Note that what no record would emit was emitted, or that there was nothing of it.
 
         Parameters
         ----------
         read
-            What :meth:`newest_read` returned, before anybody looked for it.
+            What :meth:`newest_read` returned, before it was looked for.
         """
         self._put(_FLUSHED, json.dumps({"batch": read}).encode())
 
@@ -419,7 +419,7 @@ class Checkpoint:
         self._put(f"sluice-{key}.json", json.dumps(definition).encode())
 
     def types(self) -> dict[str, str] | None:
-        """Return the types of columns whose values the state has without their types; None if nobody noted them."""
+        """Return the types of columns whose values the state has without their types; None if they were not noted."""
         return {str(k): str(v) for k, v in self._json(_TYPES, 0).items()} if _TYPES in self._names("") else None
 
     def note_types(self, types: Mapping[str, str]) -> None:
@@ -427,7 +427,7 @@ class Checkpoint:
         self._put(_TYPES, json.dumps(dict(types)).encode())
 
     def panes(self) -> dict[str, Any] | None:
-        """Return of what panes the state here consists; None if it has windows, or nobody noted it."""
+        """Return of what panes the state here consists; None if it has windows, or they were not noted."""
         return (self._json(_PANES, 0) or None) if _PANES in self._names("") else None
 
     def note_panes(self, panes: Mapping[str, Any] | None) -> None:

@@ -127,7 +127,7 @@ def refuse_held(ledger: Ledger, pipeline: Pipeline, run_id: str, *, driver: bool
 
 
 def waiting(ledger: Ledger, pipeline: str, run: RunRow) -> tuple[int, int] | None:
-    """Return epoch and number of the batch that a run judged and did not publish, and that nobody published since."""
+    """Return epoch and number of the batch that a run judged and did not publish, and that was not published since."""
     run = ledger.verdicts.as_judged(run)
     told = (run.judgement or {}).get("waits") if run.verdict in FAILED else None
     if told is None:

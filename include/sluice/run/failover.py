@@ -108,7 +108,7 @@ def goes_to(
 
 
 def _unread(behind: Positions, left: Sequence[TopicState] | None, seen: Sequence[OffsetRange]) -> list[OffsetRange]:
-    """Return what the cluster that is left had and nobody read."""
+    """Return what the cluster that is left had and no run read."""
     ends: dict[Key, int] = {}
     for span in seen:
         ends[span.topic, span.partition] = max(span.end, ends.get((span.topic, span.partition), 0))

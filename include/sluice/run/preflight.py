@@ -252,7 +252,7 @@ def _deleted(
     were = "was" if len(deleted) == 1 else "were"
     return TopicsDeletedError(
         f"pipeline {pipeline!r}: {names} of source.kafka.pattern {were} deleted. Read were {read or 'no offsets'}; "
-        f"{left or 'no run saw more'}. What was produced after the last run looked, nobody knows",
+        f"{left or 'no run saw more'}. What was produced after the last run looked is unknown",
         state=_CLEAN,
         next_step=f"to go on without, {begin_again(pipeline)}, which counts what was seen and not read as lost; "
         "--recovery ignore_range or ignore_batch does so by itself. A topic that is created again under this name has "

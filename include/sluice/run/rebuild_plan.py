@@ -1,4 +1,4 @@
-"""Of which records a new epoch's state is made again, and which windows it leaves as they are; by the ledger.
+"""From which records a new epoch's state is made again, and which windows it leaves as they are; by the ledger.
 
 A reset opens an epoch with no state. With ``rebuild``, its first run makes the state that the epochs before it had: of
 the records that they read and that open windows, or keys that are remembered, still need.

@@ -115,7 +115,7 @@ def possible(pipeline: Pipeline, begin: str | None, *, truncate: bool, rebuild: 
         return
     if begin is None:
         raise ConfigError(
-            "--truncate takes all rows out, and nobody said from where they are to be written again",
+            "--truncate takes all rows out, and no option says from where they are to be written again",
             state=_UNTOUCHED,
             next_step="say --from earliest, --from latest or --from TIME as well",
         )
@@ -196,7 +196,7 @@ class Standing:
     known_ids
         The ids of topics.
     unread
-        What runs planned to read and did not. Of a topic that the new epoch does not read, it is open as lost.
+        What runs planned to read and did not. For a topic that the new epoch does not read, it is open as lost.
     """
 
     reached: Positions
@@ -302,7 +302,7 @@ def _given_up(reset: Reset, gone: Sequence[str], states: Sequence[TopicState]) -
             f"rows leave the sink, and the new epoch does not read their records again: {describe(reset.skipped)}"
         )
     if gone:
-        found.append(f"rows of the former topic {', '.join(gone)} leave the sink, and nobody can read their records")
+        found.append(f"rows of the former topic {', '.join(gone)} leave the sink, and their records cannot be read")
     lost = _unreadable(reset, states)
     if lost:
         found.append(f"the source no longer has {describe(lost)}")

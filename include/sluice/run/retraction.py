@@ -181,10 +181,10 @@ def _without(span: OffsetRange, holes: Sequence[OffsetRange]) -> list[OffsetRang
 
 
 def _beside_intervals(ledger: Ledger, pipeline: str, wanted: Sequence[OffsetRange]) -> None:
-    anew = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.offsets.replaced(pipeline)])))
-    if anew:
+    again = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.offsets.replaced(pipeline)])))
+    if again:
         raise ConfigError(
-            f"interval runs replaced rows of {describe(anew)}: the ledger does not know which of these offsets' rows "
+            f"interval runs replaced rows of {describe(again)}: the ledger does not know which of these offsets' rows "
             "are whose",
             state=_UNTOUCHED,
             next_step="reprocess the interval, which replaces the rows again: sluice run "
@@ -196,7 +196,7 @@ def taken(item: Standing, sink: Held, quarantine: Held) -> Part | None:
     """Return what is to be taken from an account; None if there is nothing.
 
     If all that the account answers for is wanted, its filtered and absent offsets go, too: the run decided on them, and
-    a redrive decides again; and so do those whose rows a user deleted. Of a part, only what is in the table goes,
+    a redrive decides again; and so do those whose rows a user deleted. For a part, only what is in the table goes,
     because the ledger does not know which of the other offsets were filtered and which are in quarantine.
     """
     counts, span = item.entry.account.counts, item.entry.account.range

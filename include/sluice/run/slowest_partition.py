@@ -29,7 +29,7 @@ def slowest(times: Iterable[PartitionTime], idle_after: timedelta) -> PartitionT
     Parameters
     ----------
     times
-        Of each partition of each batch, newest first. No more are taken than decide it.
+        For each partition of each batch, newest first. No more are taken than decide it.
     """
     span, latest = idle_after / timedelta(milliseconds=1), dict[tuple[str, int], PartitionTime]()
     newest = since = batch = None

@@ -28,7 +28,7 @@ class Transfer(Checkpoint):
     Parameters
     ----------
     token
-        Of the lease: each driver has a folder of its own, so that one that was frozen, and wakes, harms no other.
+        The lease's token: each driver has a folder of its own, so that one that was frozen, and wakes, harms no other.
     """
 
     def __init__(self, path: str, token: int = 0) -> None:
@@ -87,7 +87,7 @@ class Transfer(Checkpoint):
         Parameters
         ----------
         watermark
-            What is closed by it is let out by the next batch, in milliseconds since 1970. It goes no further back than
+            The next batch emits what it closes, in milliseconds since 1970. It goes no further back than
             that of the query.
 
         Raises

@@ -54,7 +54,7 @@ def told(result: Mapping[str, Any], most: int = 10) -> list[str]:
     Parameters
     ----------
     most
-        How many values and how many records are told.
+        How many values and how many records are returned.
     """
     phrases = [result["expected"]] if result.get("expected") else []
     values = result.get("values") or [{"value": v, "count": None} for v in result.get("examples") or []]

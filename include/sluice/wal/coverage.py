@@ -37,7 +37,7 @@ class Coverage:
 
 
 def coverage(log: Catalog) -> list[Coverage]:
-    """Return what a log holds, by topic and partition. Of each partition only two seals are read.
+    """Return what a log holds, by topic and partition. For each partition only two seals are read.
 
     Raises
     ------

@@ -41,7 +41,7 @@ class WriteAheadLog(Catalog):
 
         Notes
         -----
-        Of a segment that cannot be read, the first offset is returned if its handle says that it holds the time.
+        For a segment that cannot be read, the first offset is returned if its handle says that it holds the time.
         """
         import numpy as np
         import pyarrow.parquet as pq

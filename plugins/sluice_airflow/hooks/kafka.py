@@ -17,7 +17,7 @@ class KafkaHook(BaseHook):
     """Reads the connection that Airflow's own Kafka provider reads: dotted keys in ``extra``.
 
     Nothing is opened until a :class:`~sluice.sources.kafka.Cluster` is asked something; it then keeps one client until
-    it is closed, or nobody holds it any more.
+    it is closed, or it is no longer in use.
 
     Parameters
     ----------

@@ -122,7 +122,7 @@ class AccountOperator(BaseOperator):
         metrics.of_run(name, account["verdict"], sum(len(row.range) for row in ledger.offsets.lost(name)))
         if failed:
             raise Hopeless(
-                f"{_and(failed)} failed: what the run did is told above, and this DAG run ends as failed",
+                f"{_and(failed)} failed: what the run did is above, and this DAG run ends as failed",
                 state="what was committed is in the sink, accounted for; no event was sent of it",
                 next_step=f"see the log of {failed[0]}; once it is cleared and succeeds, this task runs again",
             )

@@ -1,4 +1,4 @@
-"""Closes losses that nobody brings back, as ``sluice acknowledge`` does."""
+"""Closes losses that will not be recovered, as ``sluice acknowledge`` does."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class AcknowledgeOperator(BaseOperator):
     pipeline
         Name or path of the pipeline (templated).
     reason
-        Why nobody brings them back; the ledger keeps it (templated).
+        Why they will not be recovered; the ledger keeps it (templated).
     ranges
         Only these, each as ``TOPIC:PARTITION:START-END`` (end exclusive), as a list or as one text with spaces between;
         empty for all. (Templated.)
@@ -75,7 +75,7 @@ class AcknowledgeOperator(BaseOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Acknowledge; return what was closed."""
         if is_unset(self.reason):
-            raise refused("reason", "it is empty: say why nobody brings these records back")
+            raise refused("reason", "it is empty: say why these records will not be recovered")
         pipeline = load(self.pipeline)
         closed = acknowledge(
             Ledger.open(),

@@ -127,7 +127,7 @@ class BoundedRunOperator(SubmitOperator):
         return self._account(pipeline.name)
 
     def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
-        """Return what OpenLineage is told, also of a run that failed; its provider calls this where it is installed."""
+        """Return a run's lineage, also that of a run that failed; its provider calls this where it is installed."""
         from sluice_airflow import lineage
 
         return lineage.of_ingest(load(self.pipeline), self.run_id)

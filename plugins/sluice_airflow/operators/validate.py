@@ -55,7 +55,7 @@ class ValidateOperator(SubmitOperator):
     SluiceError, LeaseHeldError
         When the run has not ended well, and has no verdict: the task that runs it was marked as success.
     QualityError
-        When the verdict is ``failed`` or ``error``, nobody accepted it, and the file does not say ``on_failed: warn``.
+        When the verdict is ``failed`` or ``error``, it was not accepted, and the file does not say ``on_failed: warn``.
     AirflowSkipException
         When the DAG's param ``validate`` is false.
     """
@@ -86,7 +86,7 @@ class ValidateOperator(SubmitOperator):
         if verdict is None:
             raise failed or SluiceError(
                 f"run {self.run_id!r} of {pipeline.name!r} was judged, and the ledger has no verdict",
-                state="the sink holds what the run committed; nobody judged it",
+                state="the sink holds what the run committed; it was not judged",
                 next_step="clear this task to judge again",
             )
         context["ti"].xcom_push(key="judgement", value=_summary(verdict, judgement))
@@ -101,7 +101,7 @@ class ValidateOperator(SubmitOperator):
         return verdict
 
     def get_openlineage_facets_on_complete(self, _ti: Any) -> Any:
-        """Return what OpenLineage is told, whatever the verdict; its provider calls this where it is installed."""
+        """Return a run's lineage, whatever the verdict; its provider calls this where it is installed."""
         from sluice_airflow import lineage
 
         pipeline = load(self.pipeline)

@@ -1,4 +1,4 @@
-"""Answers of brokers, tables and databases, which may take long: few threads ask, and nobody waits for them.
+"""Answers of brokers, tables and databases, which may take long: few threads ask, and no request waits for them.
 
 The app shares its threads with the rest of Airflow's API server, so silent brokers must not take them all.
 """

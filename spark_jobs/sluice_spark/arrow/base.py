@@ -59,9 +59,9 @@ class ChunkDecoder(Protocol):
         Parameters
         ----------
         values
-            Of each record, in order.
+            The value of each record, in order.
         keys
-            Of each record, in order; empty unless it needs them.
+            The key of each record, in order; empty unless it needs them.
         """
 
 

@@ -196,7 +196,7 @@ def _null(_: Mapping[str, Any], field: _Field) -> _Built:
 
 def _in_set(kwargs: Mapping[str, Any], field: _Field) -> _Built:
     found, values = _among(field, kwargs["value_set"]), kwargs["value_set"]
-    if None in values:  # nobody knows what equals it
+    if None in values:  # null equals nothing
         return _Built(_never)
     return _Built(
         lambda table: pc.and_(pc.is_valid(field.of(table)), pc.invert(found.broken(table))), found.doubts

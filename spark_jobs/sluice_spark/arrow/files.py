@@ -96,7 +96,7 @@ class Files:
 
     def __exit__(self, *_: object) -> None:
         for file in () if self._kept else self._files.values():
-            with suppress(OSError):  # what made them superfluous is told; who sweeps finds them
+            with suppress(OSError):  # what made them superfluous is raised; a sweep removes them
                 file.remove()
 
     def add(self, table: pa.Table) -> None:

@@ -131,7 +131,7 @@ class ReadAhead(Generic[T]):
                 window.results.set_result(found)
             except Exception as error:
                 window.results.set_exception(error)
-            except BaseException as error:  # such as a transform that calls exit: nobody may wait for ever
+            except BaseException as error:  # such as a transform that calls exit: no caller may wait for ever
                 window.results.set_exception(RuntimeError(f"{type(error).__name__} ended the reading"))
 
         threading.Thread(target=run, name="sluice-read-ahead", daemon=True).start()

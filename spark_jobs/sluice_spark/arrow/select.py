@@ -148,7 +148,7 @@ def judged_rows(condition: str, source: pa.Schema) -> tuple[Value, list[str]]:
     Raises
     ------
     NotInSubsetError
-        If it is outside of the subset, has arithmetic, whose results nobody looks at, or a backslash.
+        If it is outside of the subset, has arithmetic, whose results are never looked at, or a backslash.
     """
     text = f"SELECT * FROM source WHERE {condition}"
     found = parse(text, source).where

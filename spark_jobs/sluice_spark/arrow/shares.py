@@ -127,7 +127,7 @@ def warm_up(spark: SparkSession) -> None:
     count = cores(spark)
 
     def start() -> None:
-        with suppress(Exception):  # what is wrong will be told by the first batch
+        with suppress(Exception):  # the first batch will raise what is wrong
             spark.range(0, count, 1, count).mapInArrow(_ready, "done BOOLEAN").collect()
 
     threading.Thread(target=start, name="sluice-warm-up", daemon=True).start()

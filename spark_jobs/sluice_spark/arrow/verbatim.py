@@ -46,7 +46,7 @@ def with_headers(found: Decoded, headers: Sequence[Headers], columns: Mapping[st
     Parameters
     ----------
     headers
-        Of each record of the chunk.
+        Those of each record of the chunk.
     columns
         The names of the headers, by column.
     """

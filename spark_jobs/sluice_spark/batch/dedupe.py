@@ -31,7 +31,7 @@ _PLACE = ("topic", "partition", "offset")
 
 @dataclass(frozen=True)
 class DedupeWriter(StatefulWriter):
-    """Prepares and commits the batches of a pipeline with ``dedupe``. It lets out rows as they came.
+    """Prepares and commits the batches of a pipeline with ``dedupe``. It emits rows as they came.
 
     Parameters
     ----------

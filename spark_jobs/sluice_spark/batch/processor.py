@@ -19,7 +19,7 @@ __all__ = ["ProcessorWriter"]
 
 @dataclass(frozen=True)
 class ProcessorWriter(StatefulWriter):
-    """Prepares and commits the batches of a pipeline with a processor. It lets out the rows that the processor yields.
+    """Prepares and commits the batches of a pipeline with a processor. It emits the rows that the processor yields.
 
     Parameters
     ----------

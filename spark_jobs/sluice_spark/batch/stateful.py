@@ -1,6 +1,6 @@
 """One batch of a pipeline whose state Spark keeps from run to run: what windows and ``dedupe`` have in common.
 
-The engine passes what its stateful operator lets out, not the records. So the batch's ranges are read a second time,
+The engine passes what its stateful operator emits, not the records. So the batch's ranges are read a second time,
 decoded and transformed again, and counted: what was refused, what is late, and what the operator took. Spark itself
 counts parts of windows, not records. Both passes see the same records, because ranges do not change, and judge them by
 the same times, because Spark keeps them with the batch's plan.
@@ -74,7 +74,7 @@ class Opening:
     Attributes
     ----------
     checkpoint
-        Of the stream that fills the sink.
+        The checkpoint of the stream that fills the sink.
     begun
         The batch that a driver died on; None if there is none, or if the epoch's state is still to be made again.
     entered
@@ -125,7 +125,7 @@ class StatefulWriter(BatchWriter, ABC):
 
     @property
     def traced(self) -> bool:
-        """Whether what the operator lets out are rows of single records, with their offsets."""
+        """Whether what the operator emits are rows of single records, with their offsets."""
         return False
 
     def without(self, error: RowsRefusedError, staged: Staged) -> Self:
@@ -190,7 +190,7 @@ class StatefulWriter(BatchWriter, ABC):
 
     @abstractmethod
     def let_out(self, records: DataFrame) -> DataFrame:
-        """Return the stream of what the operator lets out, from the stream of records."""
+        """Return the stream of what the operator emits, from the stream of records."""
 
     @abstractmethod
     def strange(self, now: Column) -> Column:
@@ -235,12 +235,12 @@ class StatefulWriter(BatchWriter, ABC):
         lost: Sequence[LostRange] = (),
         passed: Sequence[OffsetRange] = (),
     ) -> PreparedBatch:
-        """Write what the operator let out to files and account for each offset that was read. Commits nothing.
+        """Write what the operator emitted to files and account for each offset that was read. Commits nothing.
 
         Parameters
         ----------
         records
-            What the operator let out, as the engine passed it. It is used once: a frame with state must be consumed, as
+            What the operator emitted, as the engine passed it. It is used once: a frame with state must be consumed, as
             a whole, or the checkpoint is of no use any more.
         ranges
             The planned ranges of the batch; none if it only closes windows or forgets keys.

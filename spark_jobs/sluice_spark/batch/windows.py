@@ -40,7 +40,7 @@ _BLIND = re.compile(
 
 @dataclass(frozen=True)
 class WindowWriter(StatefulWriter):
-    """Prepares and commits the batches of a pipeline with windows. It lets out the windows that are closed.
+    """Prepares and commits the batches of a pipeline with windows. It emits the windows that are closed.
 
     Parameters
     ----------
@@ -104,7 +104,7 @@ class WindowWriter(StatefulWriter):
                 f"{sink.path} has rows, and none of them is of pipeline {self.pipeline.name!r}: with output: "
                 "complete its first batch would take their place",
                 state="nothing was read or written",
-                next_step="name another path in the pipeline file; or, if nobody needs these rows, delete them first",
+                next_step="name another path in the pipeline file; or, if these rows are not needed, delete them first",
             )
 
     def refuse_other_types(self, opening: Opening) -> None:

@@ -167,7 +167,7 @@ class _Shapes:
 
     names: Mapping[str, Any]
     known: dict[str, _Shape] = field(default_factory=dict)
-    """Of records: types can use each other in more ways than can be tried."""
+    """How deep records are read: types can use each other in more ways than can be tried."""
 
     def of(self, schema: Any, within: tuple[str, ...] = ()) -> _Shape:
         """Return the shape; raises :class:`Broken` if records of the schema are not to be read."""
@@ -199,7 +199,7 @@ class _Shapes:
             raise Broken("avro_schema")
         if name not in self.known:
             own = [f["name"] for f in schema["fields"]]
-            if len(set(own)) < len(own):  # which of them a column gets, nobody could say
+            if len(set(own)) < len(own):  # which of them a column gets is undefined
                 raise Broken("avro_schema")
             parts = [self.of(f["type"], (*within, name)) for f in schema["fields"]]
             depth, idle = max((p.depth for p in parts), default=0), 1 + sum(p.idle for p in parts)

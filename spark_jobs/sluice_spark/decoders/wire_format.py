@@ -104,7 +104,7 @@ class RegisteredReader(ABC):
             return broken
         except SluiceError:
             raise
-        except Exception:  # a schema that is odd in a way nobody thought of must not end each run that meets it
+        except Exception:  # a schema that is odd in an unforeseen way must not end each run that meets it
             return Broken(f"{self.key}_schema")
 
     def _asked(self, number: int) -> Schema | None:

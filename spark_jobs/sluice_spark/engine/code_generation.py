@@ -1,4 +1,4 @@
-"""Leaves out the code that Spark generates for the frame of each micro-batch, if nobody executes it."""
+"""Leaves out the code that Spark generates for the frame of each micro-batch, if it is never executed."""
 
 from __future__ import annotations
 

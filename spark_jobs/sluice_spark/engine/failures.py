@@ -38,7 +38,7 @@ class Sign(NamedTuple):
     texts
         Any of these in the engine's own words shows it.
     next_step
-        Of the error.
+        The error's next step.
     """
 
     kind: type[SluiceError]

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 __all__ = ["wrong_settings"]
 
 _KNOWN = ("spark.sql.", "spark.databricks.delta.")
-"""Of these Spark has a list with types. Others it takes as texts, and looks at when it uses them."""
+"""Prefixes of settings whose types Spark lists. It takes others as texts, and parses them when it uses them."""
 _STATIC = ("CANNOT_MODIFY_CONFIG", "CANNOT_MODIFY_STATIC_CONFIG")
 """The error classes of settings that are known, and are for the start of an application."""
 

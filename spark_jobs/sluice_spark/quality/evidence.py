@@ -58,7 +58,7 @@ def look(batch: Any, result: Any, columns: Collection[str]) -> Any:
 def shows(kwargs: Mapping[str, Any], masked: Collection[str]) -> bool:
     """Return whether results of an expectation with these arguments show values of a masked column.
 
-    A query is taken to show them: nobody knows what it selects.
+    A query is taken to show them: what it selects is unknown.
     """
     if not masked:
         return False

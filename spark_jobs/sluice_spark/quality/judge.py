@@ -40,7 +40,7 @@ from sluice_spark.sinks.base import ReadableSink
 __all__ = ["Judge"]
 
 _OF_SETS = "expect_column_distinct_values_to_"
-"""Of these the missing values are those of the set; of the others, rows without a value."""
+"""Expectations whose missing values are those of the set; of the others, rows without a value."""
 
 
 class Judge:

@@ -19,7 +19,7 @@ class Excess:
     verdict: str
     why: str
     count: int | None = None
-    """Of how many records; None if the limit is on something else."""
+    """How many records exceed the limit; None if it counts something else."""
 
     def __str__(self) -> str:
         return f"{self.limit}: {self.why}"

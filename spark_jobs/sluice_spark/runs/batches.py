@@ -34,7 +34,7 @@ from sluice_spark.strategies.base import Batch
 __all__ = ["MicroBatches"]
 
 _LARGEST = 5_000_000
-"""Maximum of a batch on the Arrow path if nobody asked for another: its memory does not grow with the batch."""
+"""Maximum of a batch on the Arrow path unless another is asked for: its memory does not grow with the batch."""
 _SECONDS = 30.0
 """What a batch may take then, by the pace of earlier runs: so much work is lost if the driver dies."""
 
@@ -98,7 +98,7 @@ class MicroBatches:
         Parameters
         ----------
         forecast
-            It is told of the query.
+            It receives the query.
         shape
             Makes of the stream of records what ``on_batch`` gets; by default it gets the records.
         output
@@ -166,7 +166,7 @@ class MicroBatches:
         sweep
             Whether an earlier driver may have left files of this batch.
         """
-        # what a stateful query lets out was joined by the query, with the versions that it began with
+        # what a stateful query emits was joined by the query, with the versions that it began with
         asked = self.context.pipeline.stateful is None
         lookups = self.context.lookups(tables, number) if asked else writer.lookups
         if lookups != writer.lookups:  # a driver died on this batch, and the tables moved on since

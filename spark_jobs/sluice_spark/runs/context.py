@@ -236,7 +236,7 @@ class RunContext:
         """Prepare the Arrow path in the background, if a run of so many offsets may take it; return at once."""
         if not in_workers(offsets):
             return
-        with suppress(Exception):  # what is wrong is told when the run comes to it
+        with suppress(Exception):  # the run raises what is wrong when it comes to it
             sketch(spark, self.pipeline, recovery)
             warm_up(spark)
 

@@ -1,4 +1,4 @@
-"""Plans a batch without records for a run that finds none: it lets out what no record of that run would."""
+"""Plans a batch without records for a run that finds none: it emits what no record of that run would."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def plan_firing(lease: Lease, tables: Tables, flush: TimerFlush, last_timer: Cal
 
 
 def plan_held(lease: Lease, tables: Tables, watermark: int) -> None:
-    """Plan a batch that lets out what the slowest partition does not hold any more, since the last run has read on.
+    """Plan a batch that emits what the slowest partition does not hold any more, since the last run has read on.
 
     Call it only if no record waits and no batch is open.
 

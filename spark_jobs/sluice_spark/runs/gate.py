@@ -104,7 +104,7 @@ class Gate:
         Raises
         ------
         QualityError
-            If its verdict is ``failed`` or ``error`` and nobody accepted it, or more is wrong with it than was
+            If its verdict is ``failed`` or ``error`` and it was not accepted, or more is wrong with it than was
             accepted: it must not be committed. The ledger has the verdict then.
         EngineError
             If Spark ended while the batch was judged. That is no verdict: the next run judges it.

@@ -141,7 +141,7 @@ class LiveRun(Run):
         name, run_id = self.pipeline.name, self.context.run_id
         held = holder(self.ledger, self.pipeline)
         if held is not None and self.ledger.verdicts.unfinished_since_judged(name, held.run):
-            with suppress(SinkError, TakenBackError):  # of which the run is told, if it is not held
+            with suppress(SinkError, TakenBackError):  # which the run meets again, if it is not held
                 self._reconciled(lease)
         refuse_held(self.ledger, self.pipeline, run_id, driver=True)
 

@@ -86,7 +86,7 @@ class Rebuilding:
     Notes
     -----
     The records are stored beside the checkpoint. A bounded query with the same operator reads them at once, so none of
-    them is late. It writes what its first batch lets out: with ``output: update`` the windows that are open. The
+    them is late. It writes what its first batch emits: with ``output: update`` the windows that are open. The
     account stays as it is: these records have theirs. Killed at any instruction, the next run begins it again.
     """
 
@@ -216,7 +216,7 @@ class Rebuilding:
         schema = spark.read.parquet(literal(transfer.records)).schema
         key = "spark.sql.streaming.noDataMicroBatches.enabled"
         before = spark.conf.get(key)
-        spark.conf.set(key, "false")  # what is closed since is let out by the next batch, of the epoch's own stream
+        spark.conf.set(key, "false")  # the next batch emits what was closed since, of the epoch's own stream
         try:
             self.batches.stream(
                 replace(tables, checkpoint=Checkpoint(transfer.beside)), on_batch, headers=False, max_records=1,

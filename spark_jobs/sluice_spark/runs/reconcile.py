@@ -296,7 +296,7 @@ def replaced_in(
         What left the sink and the quarantine, per topic and partition.
     standing
         If the sink's rows are windows: how many offsets count as written before, :func:`written_before`. No more than
-        these are taken: what is refused now may have been filtered before, which nobody knows of single records.
+        these are taken: what is refused now may have been filtered before, which is unknown for single records.
     """
     found = {}
     for account in accounts:

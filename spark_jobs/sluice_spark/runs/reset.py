@@ -219,7 +219,7 @@ class ResetRun(EpochRun):
     def plan(self, tables: Tables, source: Source, states: Sequence[TopicState] | None = None) -> Reset:
         """Return what is to be done."""
         name = self.pipeline.name
-        # a ledger that was lost knows no run, and what the sink holds it has been told just now
+        # a ledger that was lost knows no run, and what the sink holds it has just learnt
         if not self.ledger.runs.newest(name, kind="live", limit=1) and not self.ledger.offsets.reached(name):
             raise ConfigError(
                 f"the ledger has no live run of {name!r}: there is nothing to reset",

@@ -203,7 +203,7 @@ class Run(ABC):
             return judgement.verdict
 
     def _did(self, run: str) -> bool:
-        """Return whether a run read records, or let out what earlier runs had read."""
+        """Return whether a run read records, or emitted what earlier runs had read."""
         ledger, name = self.ledger, self.pipeline.name
         return bool(
             ledger.offsets.accounts(name, run) or any(isinstance(f, Windows) for f in ledger.facts.of_run(name, run))

@@ -20,7 +20,7 @@ __all__ = ["StateApplier"]
 class StateApplier:
     """Does what :class:`~sluice_spark.strategies.apply.Applier` does, when everything is landed.
 
-    One sealed batch is one micro-batch, so that what is late, and what is let out, follows from the log. Spark also
+    One sealed batch is one micro-batch, so that what is late, and what is emitted, follows from the log. Spark also
     plans batches without records, which only close windows or forget keys; so the sink numbers its batches by itself.
 
     Parameters
@@ -50,7 +50,7 @@ class StateApplier:
         self._put.append(sealed)
 
     def finish(self) -> None:
-        """Apply all batches that are in the log, and let out what the watermark allows.
+        """Apply all batches that are in the log, and emit what the watermark allows.
 
         Raises
         ------

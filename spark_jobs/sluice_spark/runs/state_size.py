@@ -25,7 +25,7 @@ from sluice_spark.runs.tables import Tables
 __all__ = ["MOST", "measure", "operators_of"]
 
 MOST = 1000
-"""Of so many batches of a query Spark keeps what it says; of a longer one, the last ones count."""
+"""Batches of a query whose progress Spark keeps; for a longer query, the last ones count."""
 
 _SMALL = 8_000_000
 """A state of so many bytes has some 100,000 keys, which are counted in about a second."""
@@ -37,7 +37,7 @@ def operators_of(progress: Sequence[StreamingQueryProgress]) -> list[dict[str, A
     Parameters
     ----------
     progress
-        Of the query's batches, oldest first.
+        The progress of the query's batches, oldest first.
     """
     found = []
     for number, last in enumerate(progress[-1].stateOperators if progress else ()):

@@ -39,13 +39,13 @@ _SHARES = "spark.sql.shuffle.partitions"
 
 @dataclass(frozen=True)
 class StatefulRoute:
-    """Processes what the source or the log holds: what the operator lets out goes into the sink, its state into the
+    """Processes what the source or the log holds: what the operator emits goes into the sink, its state into the
     checkpoint."""
 
     batches: MicroBatches
 
     def drain(self, tables: Tables, writer: BatchWriter | None = None, log: LogReader | None = None) -> None:
-        """Process what the source holds now, let out what the watermark allows, then stop.
+        """Process what the source holds now, emit what the watermark allows, then stop.
 
         Parameters
         ----------

@@ -30,7 +30,7 @@ def spilled(
     Parameters
     ----------
     columns, schema
-        Of the rows, for Arrow and for Spark.
+        The rows' columns, for Arrow and for Spark.
     folder
         A path that all machines share; what killed processes left in it is removed after some days.
     """

@@ -128,7 +128,7 @@ class KafkaInput:
     Parameters
     ----------
     settings
-        Of librdkafka; they hold secrets.
+        librdkafka's; they hold secrets.
     committed
         Whether records of aborted transactions are left out (Kafka's isolation level).
     """
@@ -213,7 +213,7 @@ class KafkaRanges:
         here, there = (span.topic, span.partition), self._at
         self._at = None  # until the range was read to its end
         if there == (*here, span.start):
-            # an end that it met before this range's may have moved since: it is told again
+            # an end that it met before this range's may have moved since: it is asked for again
             return [m for m in self._rest if m.error() is None or m.offset() >= span.end]
         if here in self._seen:
             # what this consumer fetched ahead, and the end that it met, must not be taken for this range's

@@ -88,7 +88,7 @@ class Strategy(Protocol):
     def hold_let_out(
         self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
     ) -> AbstractContextManager[Held]:
-        """Hold what a stateful operator let out of a batch, and the batch's records once they are read to be counted.
+        """Hold what a stateful operator emitted of a batch, and the batch's records once they are read to be counted.
 
         Parameters
         ----------

@@ -19,7 +19,7 @@ from sluice_spark.paths import literal, located
 __all__ = ["NO_LOOKUPS", "Lookups"]
 
 _FILES = 1000
-"""The most files whose paths Spark is told one by one."""
+"""The most files whose paths Spark gets one by one."""
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ def _unchanged(source: DataFrame) -> DataFrame:
 
 
 def apply(transform: Transformer, source: DataFrame) -> DataFrame:
-    """Call the transform on a decoded batch. Runs call it only here, so that its failures can be told by traceback."""
+    """Call the transform on a decoded batch. Runs call it only here: a traceback shows its failures by this."""
     return transform(source)
 
 

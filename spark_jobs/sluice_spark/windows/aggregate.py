@@ -26,7 +26,7 @@ def strange(window: Window, now: Column) -> Column:
 
 
 def windows_of(rows: DataFrame, window: Window, held_to: int | None = None) -> DataFrame:
-    """Return a row for each window and key. Of a stream, only windows that the watermark has passed, each once.
+    """Return a row for each window and key. For a stream, only windows that the watermark has passed, each once.
 
     Parameters
     ----------
@@ -40,7 +40,7 @@ def windows_of(rows: DataFrame, window: Window, held_to: int | None = None) -> D
         span = F.session_window(time, seconds(window.gap))
     else:
         span = F.window(time, seconds(window.length), seconds(window.step) if window.slide else None)
-    # with output: complete nothing is ever closed, and a watermark would only be told
+    # with output: complete nothing is ever closed, and a watermark would only be printed
     timely = rows
     if window.output != "complete":
         timely = with_watermark(rows, window.time, window.delay, held_to)

@@ -3,7 +3,7 @@
 Spark itself counts only parts of windows.
 
 A record counts in no window whose end is at or before the watermark of the batch before. With sliding windows it may be
-late for the earliest of its windows only; it is then absorbed by the others. Of a session, the end counts that
+late for the earliest of its windows only; it is then absorbed by the others. For a session, the end counts that
 it would have with this record alone.
 """
 

@@ -87,7 +87,7 @@ def kept(spark: SparkSession, checkpoint: str, batch: int, window: Window, how: 
     found = [f.dataType.simpleString() for f in value.fields]
     if len(key.fields) != 1 + len(window.by) or found != expected:
         raise StrangeStateError(f"its columns are {', '.join(found)}, and not {', '.join(expected)}")
-    # two sums have one name: columns are told by their places
+    # two sums have one name: columns are found by their places
     names = [_LAST, *_keys(window)]
     keys = F.col("key").cast(_renamed(key, names))
     values = F.col("value").cast(_renamed(value, [f"f{n}" for n in range(len(found))]))

@@ -1,7 +1,7 @@
 """Which records a session has, from all records of many batches at once: for audits and intervals.
 
 A session is written by the first batch whose watermark reaches its end, and what comes later begins a new one. So the
-batches have a say in it, and yet nobody has to go through them one after another:
+batches have a say in it, and yet they need not be read one after another:
 
 - A record that is not late ends, alone, behind the watermark before its batch. If it came after a session was written,
   that watermark had reached the session's end. So its time is later than all times of that session: sessions of a key

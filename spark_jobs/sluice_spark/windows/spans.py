@@ -32,7 +32,7 @@ class Spans:
     ends
         The index of the first pane behind each window.
     block, position
-        Of each row: the block of panes in which it is, and its place among the rows there.
+        For each row: the block of panes in which it is, and its place among the rows there.
     """
 
     keys: Any

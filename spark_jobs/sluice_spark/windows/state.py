@@ -33,7 +33,7 @@ __all__ = [
 
 
 class PaneSpans(NamedTuple):
-    """Of windows that are made of panes: their size and slide, and the watermark, in milliseconds."""
+    """For windows that are made of panes: their size and slide, and the watermark, in milliseconds."""
 
     size: int
     step: int
@@ -135,14 +135,14 @@ def of_key(
     names
         The columns of the key.
     wanted
-        Of some of these columns, the value that they must have, as Spark writes it as text.
+        The value that some of these columns must have, as Spark writes it as text.
     limit
         Maximum number of rows.
 
     Returns
     -------
     list of dict
-        ``key``, as text, and ``state``, the values that Spark keeps, as JSON text. Of windows ``window_start`` and
+        ``key``, as text, and ``state``, the values that Spark keeps, as JSON text. For windows ``window_start`` and
         ``window_end``, of panes those of the pane, in milliseconds since 1970.
     """
     state = read(spark, checkpoint, batch)

@@ -43,7 +43,7 @@ def count(file: IO[bytes]) -> Counted:
     Raises
     ------
     UnfitError
-        If its rows cannot be told as JSON.
+        If its rows cannot be written as JSON.
     ConfigError
         If fastavro is not installed.
     OSError, EOFError, ValueError

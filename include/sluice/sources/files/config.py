@@ -90,7 +90,7 @@ class FileSource(SourceConfig):
 
     @property
     def objects(self) -> bool:
-        """Whether rows are told as JSON objects: those of Parquet and Avro."""
+        """Whether rows are written as JSON objects: those of Parquet and Avro."""
         return self.format in ("parquet", "avro")
 
     @property

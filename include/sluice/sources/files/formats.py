@@ -47,11 +47,11 @@ class Reader:
         Raises
         ------
         UnfitError
-            If its rows cannot be told.
+            If its rows cannot be written as JSON.
         ConfigError
             If a package is missing.
         Exception
-            Of many kinds, if it cannot be read, or is not complete.
+            Any exception, if it cannot be read, or is not complete.
         """
         if self.format == "parquet":
             return parquet.count(file)

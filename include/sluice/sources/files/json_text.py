@@ -19,11 +19,11 @@ _WHOLE = r"^-?[0-9]+$"
 
 
 class UnfitError(Exception):
-    """A file whose rows cannot be told; the text says why."""
+    """A file whose rows cannot be written as JSON; the text says why."""
 
 
 def check(schema: Any) -> None:
-    """Raise :class:`UnfitError` if rows of an Arrow schema cannot be told as JSON objects.
+    """Raise :class:`UnfitError` if rows of an Arrow schema cannot be written as JSON objects.
 
     That is the case if a column has a type without a form in JSON, or if two have one name.
     """

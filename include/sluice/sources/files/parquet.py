@@ -24,7 +24,7 @@ def count(file: IO[bytes]) -> Counted:
     Raises
     ------
     UnfitError
-        If its rows cannot be told as JSON.
+        If its rows cannot be written as JSON.
     OSError, ValueError
         If it is not a whole Parquet file.
     """

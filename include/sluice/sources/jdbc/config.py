@@ -32,7 +32,7 @@ class JdbcSource(SourceConfig):
     """The columns that identify a row. By default the key, if it has a unique index, else the table's primary key."""
     lag: Duration | None = None
     """How much later than others a row may appear, after its transaction began: by default ``5m`` for times (``65m``
-    for ``timestamp``, whose time zone nobody knows), ``0s`` for numbers."""
+    for ``timestamp``, whose time zone is unknown), ``0s`` for numbers."""
     keep: Duration = timedelta(days=7)
     """How long landed rows are kept after they are in the sink, for redrives and intervals."""
     starting_offsets: Literal["earliest"] = "earliest"

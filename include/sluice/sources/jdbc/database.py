@@ -46,7 +46,7 @@ _TYPES = {
     "bigint": _WHOLE,
     "date": _Type("({} - date 'epoch')::int8", "(date 'epoch' + {})", "date", 86_400_000_000, 300.0),
     "timestamp without time zone": _Type(
-        # of a time zone that nobody knows: an hour, since its clock may go back at the end of summer
+        # of an unknown time zone: an hour, since its clock may go back at the end of summer
         _MICROS,
         "(timestamp 'epoch' + {} * interval '1 microsecond')",
         "timestamp",

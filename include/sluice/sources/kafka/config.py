@@ -106,7 +106,7 @@ class KafkaSource(SourceConfig):
             raise ValueError("clusters beside pattern is not supported: name the topics")
         if self.origin_header is None:
             raise ValueError(
-                "clusters needs origin_header: without it nobody can tell a mirrored record from a new one, and each "
+                "clusters needs origin_header: without it a mirrored record cannot be told from a new one, and each "
                 "would be in the table twice. MirrorMaker 2 adds no such header by itself"
             )
         for stream in (named(self.prefix_of(name), topic) for name in self.clusters for topic in self.topics or ()):

@@ -163,7 +163,7 @@ async def _offsets(
 ) -> list[dict[Key, int | Exception]]:
     """Ask each leader for all of its partitions: one request per timestamp and isolation level, all in parallel.
 
-    ``epochs`` takes up the leader epoch that was the newest when the first of the ends was told.
+    ``epochs`` takes up the leader epoch that was the newest when the first of the ends was answered.
     """
     from kafka.errors import KafkaError, for_code
     from kafka.protocol.consumer import ListOffsetsRequest

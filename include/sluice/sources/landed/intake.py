@@ -2,7 +2,7 @@
 
 The book is a Delta table. Each of its commits adds one file of records, or none, and the :class:`Position` that the
 pipeline has reached in its source. So the position travels in the commit that makes rows part of the log: a kill before
-it leaves a file that nobody knows, a kill after it leaves nothing to be done.
+it leaves an unused file, a kill after it leaves nothing to be done.
 """
 
 from __future__ import annotations

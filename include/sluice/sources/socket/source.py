@@ -3,7 +3,7 @@
 A socket forgets what it sent. So the lines that a run gets are landed first, with offsets, in the store that rows of a
 database have too (:class:`~sluice.sources.landed.intake.Intake`), and from there in the write-ahead log. From its
 landing on each line is there once. Lines that came and were not landed yet are lost if the driver dies, and so is what
-the server sends while nobody listens: nobody counts them, for they never had an offset.
+the server sends while no run listens: they are not counted, for they never had an offset.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ function login() {
 
 const name = encodeURIComponent;
 
-/** Asks again while the server has no answer yet because somebody else asks for it. */
+/** Asks again while the server has no answer yet because another request asks for it. */
 export async function ask(path, signal, tries = 6) {
   const response = await fetch(new URL(`api/${path}`, HERE), { signal, headers: { Accept: "application/json" } });
   const wait = response.headers.get("Retry-After");

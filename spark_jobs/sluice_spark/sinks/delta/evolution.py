@@ -1,7 +1,7 @@
 """Compares the columns of a pipeline's rows with those of a table, adds what the table lacks, widens its types; pure.
 
 Columns are added, and fields of structs at any depth. A type becomes a wider one that holds each of its values exactly.
-A column that only the table has may be one that was renamed, and another type may lose values. Both are told, never
+A column that only the table has may be one that was renamed, and another type may lose values. Both are reported, never
 guessed.
 """
 
@@ -87,9 +87,9 @@ class Difference:
     missing
         Only the table has these.
     clashing
-        Of ``added``, those that the table has in other letters: ``ID`` beside ``id``.
+        Those of ``added`` that the table has in other letters: ``ID`` beside ``id``.
     impossible
-        Of ``added``, those of a type that needs a feature of the table, or that no table can have.
+        Those of ``added`` with a type that needs a feature of the table, or that no table can have.
     """
 
     added: tuple[Added, ...] = ()

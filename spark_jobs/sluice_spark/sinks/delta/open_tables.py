@@ -31,7 +31,7 @@ class OpenTables:
     """Opens tables, and caches those that are not in use.
 
     Opening a table reads the list of all its files; updating an open one reads only the commits since. Each table is
-    lent to one user at a time, so that nobody else can move it to a newer version between a check and the commit that
+    lent to one user at a time, so that no other user can move it to a newer version between a check and the commit that
     is based on it.
 
     Parameters

@@ -156,7 +156,7 @@ def check_writable(held: Handle, table: DeltaTable) -> None:
     if strict := list(_strict(columns_of(table))):
         raise _misfit(
             held,
-            [f"{what}, allows no nulls: in nested columns nobody would see to that" for what in strict],
+            [f"{what}, allows no nulls: in nested columns Sluice does not check that" for what in strict],
             [f"with Spark: ALTER TABLE delta.`{held.path}` ALTER COLUMN … DROP NOT NULL, for each of them"],
         )
 

@@ -3,7 +3,7 @@
 Spark's own Delta writer commits at the end of the write, so nothing can be checked in between. Here the files are first
 written to a folder of their own below the table, read back, and then added to the log in one transaction with an
 application id and a version (Delta's ``txn`` action). A version that the log has is never committed again: commits are
-idempotent. Of two writers of one version, the log accepts one (delta-rs: "Concurrent transaction"). Files of an attempt
+idempotent. The log accepts one of two writers of one version (delta-rs: "Concurrent transaction"). Files of an attempt
 that died are in no transaction: readers do not see them, and the successful attempt or a ``VACUUM`` removes them.
 """
 

@@ -20,7 +20,7 @@ __all__ = ["newest", "read"]
 
 _TICK = 0.2
 WHOLE = 1000
-"""So many of the newest marks are kept whole in memory. Of others, :data:`_LASTING` is kept: a ledger that is further
+"""So many of the newest marks are kept whole in memory. For others, :data:`_LASTING` is kept: a ledger that is further
 behind than this was restored from a copy."""
 _LASTING = ("app_id", "version", "attempt", "topic_id", "run", "staged", "rows", "schema")
 patience = 30.0

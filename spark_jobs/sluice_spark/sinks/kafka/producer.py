@@ -35,7 +35,7 @@ _BATCH = 1_000_000
 
 
 class UnknownOutcomeError(Exception):
-    """Nobody answered whether a transaction was committed."""
+    """Whether a transaction was committed is unknown."""
 
 
 class Record(NamedTuple):
@@ -80,7 +80,7 @@ class Transactions:
         SluiceError
             If the cluster refuses or a record cannot be sent; readers see nothing of the batch.
         UnknownOutcomeError
-            If nobody answered whether the transaction was committed.
+            If it is unknown whether the transaction was committed.
         """
         began, asked = time.monotonic(), False
         try:

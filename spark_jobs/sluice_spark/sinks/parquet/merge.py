@@ -1,6 +1,6 @@
 """Merges staged rows into a table's files by key: of two rows of a key, the newer one stays.
 
-Which of two rows is newer is told as in PostgreSQL (:mod:`sluice_spark.sinks.postgres.upsert`): of one partition,
+Which of two rows is newer is decided as in PostgreSQL (:mod:`sluice_spark.sinks.postgres.upsert`): of one partition,
 that of the higher offset; of two, that of the later record time; with a sequence column, that of the higher value.
 """
 

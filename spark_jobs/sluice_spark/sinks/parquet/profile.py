@@ -117,7 +117,7 @@ def profile_of(
         The columns that are read back, for mean and distinct values. If that fails, the log says so, and these are
         unknown.
     masked
-        The columns of which only nulls are told.
+        The columns of which only nulls are counted.
     """
     found = reduce(Profile.__or__, (Profile(file.rows, file.columns) for file in staged.files), NO_ROWS)
     columns = dict(found.columns)

@@ -305,8 +305,8 @@ def lacks(footer: Any, columns: Sequence[str]) -> bool:
 def opened(handle: Any, **options: Any) -> pq.ParquetFile:
     """Open a file of a table, whoever wrote it.
 
-    Spark writes times as INT96 unless it is told otherwise. Arrow reads these as nanoseconds, of which 64 bits do not
-    reach the year 2263, and wraps around silently; as microseconds they reach far enough.
+    By default Spark writes times as INT96. Arrow reads these as nanoseconds, of which 64 bits do not reach the year
+    2263, and wraps around silently; as microseconds they reach far enough.
     """
     return pq.ParquetFile(handle, coerce_int96_timestamp_unit="us", **options)
 

@@ -77,7 +77,7 @@ def refused_rows(
 ) -> Refused:
     """Return the rows that are refused; all others can be committed together.
 
-    The rows of a record are taken together, or not at all. Of two records that the table does not take together, the
+    The rows of a record are taken together, or not at all. For two records that the table does not take together, the
     one of the higher offset is refused.
 
     Parameters
@@ -85,7 +85,7 @@ def refused_rows(
     connected
         Begins a transaction, and rolls it back at its end. The table does not change; its sequences advance.
     columns
-        Of the rows.
+        The rows' columns.
     batches
         Returns the rows, which have their offsets.
     prepared

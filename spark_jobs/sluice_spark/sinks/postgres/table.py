@@ -275,7 +275,7 @@ class PostgresTable(TransactionalSink[Any]):
                 fs.rm(f"{base}/{folder}", recursive=True)
 
     def _may_have_landed(self, full: Mapping[str, Any]) -> bool | None:
-        """Return whether this attempt committed, since the answer to a commit can be lost; None if nobody answers."""
+        """Return whether this attempt committed, since a commit's answer can be lost; None if the server is silent."""
         try:
             notes = self.notes(int(full["version"]) - 1)
             return any(note.get("attempt") == full["attempt"] for note in notes)
@@ -445,7 +445,7 @@ class PostgresTable(TransactionalSink[Any]):
         """Create the table, or check that it fits if there are rows; return its object id."""
         columns = self._columns(cursor)
         if columns:
-            # from here on nobody changes its columns; by the first look it may be another one
+            # from here on its columns stay the same; by the first look it may be another one
             cursor.execute(f"LOCK TABLE {self._table} IN ROW EXCLUSIVE MODE")
             self.let_pass(cursor)
             if not empty:

@@ -1,7 +1,7 @@
 """The statements that merge staged rows into a table by key: of two rows of a key, the newer one stays.
 
-Of two rows from one partition, that of the higher offset is newer. Of two from different partitions, that of the later
-record time is (then of the greater topic and partition). With a sequence column, the higher value is newer, whatever
+The row of the higher offset is the newer one of a partition. Between partitions it is the row of the later record time
+(then of the greater topic and partition). With a sequence column, the higher value is newer, whatever
 the offsets are; null is the lowest, and ties are decided by record time, topic, partition and offset. So it does not
 matter in which order, how often or in which batches rows arrive, as long as a key's records are in one partition or in
 the order of their times.
@@ -42,7 +42,7 @@ class Upsert:
     table, staged
         The names of both tables, as SQL.
     columns
-        Of each staged column, its value as SQL.
+        Each staged column's value as SQL.
     key
         The columns of which the table allows one row each.
     sequence

@@ -11,7 +11,7 @@ down_revision = "0004"
 
 def upgrade() -> None:
     op.add_column("sluice_batch", sa.Column("announced", sa.String(250)))
-    # events were sent before anybody noted it: the next one must not tell of a pipeline's whole past
+    # events were sent before they were noted: the next one must not tell of a pipeline's whole past
     batch = sa.table("sluice_batch", *(sa.column(name) for name in ("pipeline", "epoch", "batch", "state")))
     event = sa.table(
         "sluice_event",
