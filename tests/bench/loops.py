@@ -37,7 +37,7 @@ from sluice_spark.runs.live import LiveRun
 from sluice_spark.runs.tables import Tables
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.decomposition import decompose
-from sluice_spark.windows.panes import let_out, panes_of, windows_from
+from sluice_spark.windows.panes import ends_to_emit, panes_of, windows_from
 
 
 def timed(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -168,7 +168,7 @@ def _measured(spark: SparkSession, rows: DataFrame, window: Window, rounds: int)
     rows = rows.repartition(cores(spark)).cache()
     count, latest = rows.agg(F.count("*"), F.max(F.unix_millis(window.time))).first() or (0, 0)
     how = decompose(spark, window.model_copy(update={"panes": "auto"}), rows.schema)
-    ends = let_out(window, 0, latest + window.length // timedelta(milliseconds=1))
+    ends = ends_to_emit(window, 0, latest + window.length // timedelta(milliseconds=1))
     assert ends is not None
     schema = windows_of(rows, window).schema
     sides: dict[str, Callable[[], DataFrame]] = {

@@ -217,15 +217,15 @@ def test_operator_accounts_for_each_record_and_keeps_what_is_open(
         (file,) = (tmp_path / "made" / str(number)).glob("*.parquet")
         file.rename(tmp_path / "in" / f"{number}.parquet")
 
-    def on_batch(let_out: DataFrame, number: int) -> None:
+    def on_batch(emitted: DataFrame, number: int) -> None:
         own = writer.at(checkpoint, number)
-        prepared = own.prepare(let_out, f"b{number}", SPANS[number : number + 1], source)  # type: ignore[arg-type]
+        prepared = own.prepare(emitted, f"b{number}", SPANS[number : number + 1], source)  # type: ignore[arg-type]
         own.commit(number, prepared, {}, f"b{number}")
         accounts.extend(account.counts for account in prepared.accounts)
         notes.append((prepared.fact(Duplicates) or prepared.fact(Windows)).as_dict())
 
     stream = few.readStream.schema(RECORD_SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(tmp_path / "in"))
-    query = writer.let_out(stream).writeStream.outputMode(writer.output).foreachBatch(on_batch)
+    query = writer.emit(stream).writeStream.outputMode(writer.output).foreachBatch(on_batch)
     query = query.option("checkpointLocation", checkpoint.path).trigger(availableNow=True).start()
     query.awaitTermination()
 

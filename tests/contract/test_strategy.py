@@ -143,7 +143,7 @@ def test_strategy_holds_nothing_with_one_executor_and_hot_gives_the_reason_once(
     reasons: list[str] = []
     with own.hold(records, source, reasons.append, later=False) as held:  # type: ignore[arg-type]
         assert (held.frame, held.source) == (records, source)
-    with own.hold_let_out(records, source, reasons.append) as held:  # type: ignore[arg-type]
+    with own.hold_emitted(records, source, reasons.append) as held:  # type: ignore[arg-type]
         assert (held.frame, held.source) == (records, source)
     assert reasons == ([ONE] * 2 if name is Recovery.HOT else [])
 
@@ -179,7 +179,7 @@ def test_hot_holds_what_an_operator_passes_at_once_and_its_records_once_they_are
     shutil.copytree(folder, tmp_path / "passed")
     passed, source, reasons = spark.read.parquet(str(tmp_path / "passed")), Held(frame), list[str]()
     every = [OffsetRange("t", 3, 0, 3)]
-    with STRATEGIES[Recovery.HOT].hold_let_out(passed, source, reasons.append) as held:  # type: ignore[arg-type]
+    with STRATEGIES[Recovery.HOT].hold_emitted(passed, source, reasons.append) as held:  # type: ignore[arg-type]
         assert held.frame.storageLevel == StorageLevel.MEMORY_AND_DISK_2
         shutil.rmtree(tmp_path / "passed")
         assert held.frame.count() == held.source.read(every).count() == 3

@@ -143,9 +143,9 @@ class Page:
                 found[-1][1] = max(found[-1][1], end)
             else:
                 found.append([start, end])
-        again = Cover(a.range for a, _ in self.replaced)
+        replaced = Cover(a.range for a, _ in self.replaced)
         spans = [OffsetRange(self.topic, self.partition, start, end) for start, end in found]
-        return [span for span in spans if again.cut(span)]
+        return [span for span in spans if replaced.cut(span)]
 
     def problems(self) -> list[str]:
         """Return a message for each inconsistency."""
@@ -216,8 +216,8 @@ class Page:
         live, gone = Cover(a.range for a in self.live), Cover(row.range for row in self.never_read)
         again = Cover(a.range for a in self.of_lost)
         # what an interval reads again it may refuse again, and that is redriven again
-        again = Cover(a.range for a, _ in self.replaced)
-        once = [part for span in self.standing_quarantined for part in again.holes(span)]
+        replaced = Cover(a.range for a, _ in self.replaced)
+        once = [part for span in self.standing_quarantined for part in replaced.holes(span)]
         yield from _doubled(once, "was redriven twice, from the quarantine")
         for span in self.standing_quarantined:
             for part in (*live.holes(span), *gone.cut(span)):
@@ -227,7 +227,7 @@ class Page:
         for account, left, spans in (*((a, rest, [a.range]) for a in self.live), *of_lost):
             span, count = account.range, account.counts.quarantined
             taken = sum(left.length(part.start, part.end) for part in spans)
-            if taken > count and not again.cut(span):
+            if taken > count and not replaced.cut(span):
                 where = describe(common for part in spans for common in left.cut(part))
                 yield (
                     f"{where} was redriven from the quarantine, {taken:,} offsets, "

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -84,6 +84,13 @@ class Draft:
         return [path for path, _ in reversed(files)]
 
 
+class _Source(NamedTuple):
+    name: str
+    topic: str
+    connection: str
+    records: Sequence[Sampled]
+
+
 def name_for(topic: str) -> str:
     """Return a pipeline's name for a topic."""
     name = _NAME.sub("_", topic.lower()).strip("_-")
@@ -109,10 +116,11 @@ def draft(
         What the registry has under the numbers with which the records begin.
     """
     doubts: list[str] = []
+    source = _Source(name, topic, connection, records)
     if registry is not None and schemas:
         found = columns_of(schemas, schema_numbers(records), paths_of(records))
         if found.columns:
-            return _of_registry(records, registry, found, topic=topic, name=name, connection=connection)
+            return _of_registry(source, registry, found)
         doubts += found.doubts
     seen, broken = _parsed(records)
     objects = seen.kinds["object"]
@@ -131,7 +139,7 @@ def draft(
             doubts.append(
                 f"most records are no JSON object: each value is taken as text{'' if schemas else _format(broken)}"
             )
-        return _made(name, topic, connection, records, (), "text: {}", None, None, (), doubts)
+        return _made(source, (), "text: {}", doubts)
     columns = tuple(seen.columns("", doubts))
     fields = sum(len(_LEAF.findall(kind)) for _, kind in columns)
     if fields > _WIDE:
@@ -145,20 +153,12 @@ def draft(
     key = _key(seen, full, columns, records, doubts)
     event_time = _event_time(columns, doubts)
     decode = f"json:\n    {_RESCUE}\n    schema: |-\n{_declared(columns)}"
-    return _made(name, topic, connection, records, columns, decode, key, event_time, full, doubts)
+    return _made(source, columns, decode, doubts, key=key, event_time=event_time, full=full)
 
 
-def _of_registry(
-    records: Sequence[Sampled],
-    registry: str,
-    found: Columns,
-    *,
-    topic: str,
-    name: str,
-    connection: str,
-) -> Draft:
+def _of_registry(source: _Source, registry: str, found: Columns) -> Draft:
     """Return the draft for records in the wire format of a schema registry."""
-    doubts = found.doubts
+    doubts, records = found.doubts, source.records
     nothing = sum(record.value is None for record in records)
     if nothing:
         doubts.append(_TOMBSTONES.format(nothing, len(records)))
@@ -174,7 +174,7 @@ def _of_registry(
     event_time = _event_time(found.columns, doubts)
     message = f"    message: {found.message}\n" if found.message else ""
     decode = f"{found.decoder}:\n{message}    registry: {_yaml(registry)}\n    schema: |-\n{_declared(found.columns)}"
-    return _made(name, topic, connection, records, found.columns, decode, key, event_time, found.full, doubts)
+    return _made(source, found.columns, decode, doubts, key=key, event_time=event_time, full=found.full)
 
 
 def _declared(columns: Sequence[tuple[str, str]]) -> str:
@@ -182,17 +182,16 @@ def _declared(columns: Sequence[tuple[str, str]]) -> str:
 
 
 def _made(
-    name: str,
-    topic: str,
-    connection: str,
-    records: Sequence[Sampled],
+    source: _Source,
     columns: tuple[tuple[str, str], ...],
     decode: str,
-    key: str | None,
-    event_time: str | None,
-    full: Sequence[str],
     doubts: list[str],
+    *,
+    key: str | None = None,
+    event_time: str | None = None,
+    full: Sequence[str] = (),
 ) -> Draft:
+    name, topic, connection, records = source
     renamed = _renamed([n for n, _ in columns])
     if renamed:
         doubts.append(

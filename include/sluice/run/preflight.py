@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 
 from sluice.errors import (
     BEGIN_ANEW,
@@ -28,8 +29,7 @@ def check(
     known_ids: Mapping[str, str],
     open_ranges: Sequence[OffsetRange] = (),
     *,
-    deleted: Collection[str] = (),
-    unread: Sequence[OffsetRange] = (),
+    deleted: Mapping[str, Sequence[OffsetRange]] = MappingProxyType({}),
     accounted: Positions | None = None,
 ) -> None:
     """Refuse a run that cannot read the offsets that it must read.
@@ -43,9 +43,8 @@ def check(
     open_ranges
         Ranges of a batch that was planned and not committed; the run begins with exactly these.
     deleted
-        Topics that a pattern matched, and that are no longer there.
-    unread
-        What earlier runs planned to read of them and did not.
+        Topics that a pattern matched, and that are no longer there, with what earlier runs planned to read of each and
+        did not.
     accounted
         If a pattern says which topics there are: up to where accounts stand. New topics begin at offset 0 then,
         whatever the source has removed of them since.
@@ -71,7 +70,7 @@ def check(
     _same_topics(pipeline, known_topics - set(deleted), states, by_pattern=accounted is not None)
     _not_again(pipeline, known_topics, states, accounted or {})
     if deleted:
-        raise _deleted(pipeline, deleted, positions or {}, unread)
+        raise _deleted(pipeline, deleted, positions or {})
     planned = {(r.topic, r.partition): r for r in open_ranges}
     gone: list[OffsetRange] = []
     waiting: list[str] = []
@@ -242,9 +241,8 @@ def never_read(starts: Positions, begun: Positions) -> str | None:
     )
 
 
-def _deleted(
-    pipeline: str, deleted: Collection[str], positions: Positions, unread: Sequence[OffsetRange]
-) -> TopicsDeletedError:
+def _deleted(pipeline: str, deleted: Mapping[str, Sequence[OffsetRange]], positions: Positions) -> TopicsDeletedError:
+    unread = [span for topic in sorted(deleted) for span in deleted[topic]]
     places = [f"{t}-{p} to {o}" for t in sorted(deleted) for p, o in sorted(positions.get(t, {}).items())]
     read = ", ".join(places[:8]) + (f" and {len(places) - 8} more" if len(places) > 8 else "")
     left = f"{sum(map(len, unread))} offsets were seen and not read: {describe(unread)}" if unread else ""
@@ -258,7 +256,7 @@ def _deleted(
         "--recovery ignore_range or ignore_batch does so by itself. A topic that is created again under this name has "
         "other records at the same offsets, and is refused",
         ranges=unread,
-        topics=deleted,
+        topics=list(deleted),
     )
 
 

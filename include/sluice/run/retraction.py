@@ -181,10 +181,10 @@ def _without(span: OffsetRange, holes: Sequence[OffsetRange]) -> list[OffsetRang
 
 
 def _beside_intervals(ledger: Ledger, pipeline: str, wanted: Sequence[OffsetRange]) -> None:
-    again = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.offsets.replaced(pipeline)])))
-    if again:
+    taken = sorted(set(overlaps(wanted, [account.range for _, account, _ in ledger.offsets.replaced(pipeline)])))
+    if taken:
         raise ConfigError(
-            f"interval runs replaced rows of {describe(again)}: the ledger does not know which of these offsets' rows "
+            f"interval runs replaced rows of {describe(taken)}: the ledger does not know which of these offsets' rows "
             "are whose",
             state=_UNTOUCHED,
             next_step="reprocess the interval, which replaces the rows again: sluice run "

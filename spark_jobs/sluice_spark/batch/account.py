@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,12 +13,37 @@ from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange, RangeAccount, overlaps
 from sluice_spark.sinks.base import Tally
 
-__all__ = ["ROLLED_BACK", "Offsets", "PromiseError", "account_exactly", "account_for", "doubled", "inside"]
+__all__ = [
+    "ROLLED_BACK",
+    "Offsets",
+    "PromiseError",
+    "RecordCounts",
+    "account_exactly",
+    "account_for",
+    "doubled",
+    "inside",
+]
 
 Offsets = Mapping[tuple[str, int], Any]
 """Ascending offsets per topic and partition, as NumPy arrays."""
 
 ROLLED_BACK = "nothing of this batch is visible in the sink; the position stays before it"
+
+
+class RecordCounts(NamedTuple):
+    """The number of records per topic and partition.
+
+    Attributes
+    ----------
+    read, bad
+        Those that were read, and those of them that were refused.
+    outside
+        Those that were read but are outside of the interval; they count as filtered, with any ``rows``.
+    """
+
+    read: Mapping[tuple[str, int], int]
+    bad: Mapping[tuple[str, int], int]
+    outside: Mapping[tuple[str, int], int] = MappingProxyType({})
 
 
 class PromiseError(ConfigError):
@@ -27,26 +53,19 @@ class PromiseError(ConfigError):
 def account_for(
     rows: Rows,
     ranges: Sequence[OffsetRange],
-    read: Mapping[tuple[str, int], int],
-    bad: Mapping[tuple[str, int], int],
+    counted: RecordCounts,
     written: Mapping[tuple[str, int], Tally],
     lost: Sequence[OffsetRange] = (),
-    *,
-    outside: Mapping[tuple[str, int], int] | None = None,
     passed: Sequence[OffsetRange] = (),
 ) -> list[RangeAccount]:
     """Split each planned range by the counts; pure.
 
     Parameters
     ----------
-    read, bad
-        The number of records that were read, and of those that were refused, per topic and partition.
     written
         The counts of the staged files.
     lost
         Parts of the ranges that were skipped.
-    outside
-        The number of records that were read but are outside of the interval; they count as filtered, with any ``rows``.
     passed
         Parts of the ranges that were not read because none of their records is in the interval; filtered, too.
 
@@ -64,8 +83,7 @@ def account_for(
         raise _broken(f"rows have offsets of {strangers[0][0]}-{strangers[0][1]} that this batch did not read")
     accounts = []
     for key, span in planned.items():
-        came, refused = read.get(key, 0), bad.get(key, 0)
-        aside = (outside or {}).get(key, 0)
+        came, refused, aside = (counts.get(key, 0) for counts in counted)
         good = came - refused - aside
         out = written.get(key, Tally(0, 0, 0, 0))
         given_up = sum(map(len, overlaps([span], lost)))

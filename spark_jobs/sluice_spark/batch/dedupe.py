@@ -94,7 +94,7 @@ class DedupeWriter(StatefulWriter):
             note if missing > 0 else "",
         )
 
-    def let_out(self, records: DataFrame) -> DataFrame:
+    def emit(self, records: DataFrame) -> DataFrame:
         """Return the stream of first rows, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         rows = duplicates.timely(rows.where(self.strange(F.current_timestamp()).isNull()), self.dedupe, self.held_to)

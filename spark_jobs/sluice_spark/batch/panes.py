@@ -16,7 +16,7 @@ from sluice_spark.batch.stateful import Opening, way_on
 from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.windows.decomposition import Decomposed, NotDecomposedError, decompose
-from sluice_spark.windows.panes import StrangeStateError, kept, let_out, panes_of, windows_from
+from sluice_spark.windows.panes import StrangeStateError, ends_to_emit, kept, panes_of, windows_from
 from sluice_spark.windows.state import PaneSpans
 
 __all__ = ["PaneWriter", "in_its_way"]
@@ -51,7 +51,7 @@ class PaneWriter(WindowWriter):
         state = (checkpoint.path, number - 1) if number > 0 else None
         return replace(super().at(checkpoint, number), state=state)
 
-    def let_out(self, records: DataFrame) -> DataFrame:
+    def emit(self, records: DataFrame) -> DataFrame:
         """Return the stream of changed panes, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         # in a stream, Spark puts the time there with which it planned the batch
@@ -77,10 +77,10 @@ class PaneWriter(WindowWriter):
         size, step = (round(span.total_seconds() * 1000) for span in (self.window.length, self.window.step))
         return PaneSpans(size, step, watermark)
 
-    def let_in(self, records: DataFrame) -> DataFrame:
+    def to_rows(self, records: DataFrame) -> DataFrame:
         """Return the windows that the batch closes, changes or has, from the panes that it changes."""
         spark = records.sparkSession
-        ends = let_out(self.window, max(self.clock.late, self.former_to or 0), self.clock.closing)
+        ends = ends_to_emit(self.window, max(self.clock.late, self.former_to or 0), self.clock.closing)
         if ends is None:
             # no window is closed, but Spark makes its state only of a frame that is consumed
             records.write.format("noop").mode("overwrite").save()

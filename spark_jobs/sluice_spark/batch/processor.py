@@ -45,7 +45,7 @@ class ProcessorWriter(StatefulWriter):
         """Return the writer for which what was late for earlier epochs stays late."""
         return replace(self, former_to=opening.former_to(self.pipeline))
 
-    def let_out(self, records: DataFrame) -> DataFrame:
+    def emit(self, records: DataFrame) -> DataFrame:
         """Return the stream of the processor's rows, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         sound = rows.where(self.strange(F.current_timestamp()).isNull())

@@ -60,7 +60,7 @@ class RecomputedWindows(WindowWriter):
         """Raise the error as it is: an interval makes no state, so a row rule and another run of it are the way."""
         raise error
 
-    def let_in(self, records: DataFrame) -> DataFrame:
+    def to_rows(self, records: DataFrame) -> DataFrame:
         """Return the windows of these records: those of the ranges, without the parts that are not read."""
         start, end = (F.timestamp_millis(F.lit(time)) for time in self.span)
         return windows_of(self.absorbed(records), self.window).where((F.col(START) >= start) & (F.col(START) < end))
@@ -124,7 +124,7 @@ class RecomputedSessions(RecomputedWindows):
 
     until: int = 0
 
-    def let_in(self, records: DataFrame) -> DataFrame:
+    def to_rows(self, records: DataFrame) -> DataFrame:
         """Return the sessions of these records: those of the ranges, without the parts that are not read."""
         window = self.window
         grouped = self.absorbed(records).groupBy(_FIRST, _LAST, *map(column, window.by))
@@ -149,7 +149,7 @@ class RecomputedSessions(RecomputedWindows):
         Parameters
         ----------
         records
-            As for :meth:`let_in`.
+            As for :meth:`to_rows`.
         held
             The table's rows.
 

@@ -27,7 +27,7 @@ from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, subtract
 from sluice.run.checkpoint import Checkpoint, Clock
 from sluice.run.rebuild_plan import Kept, former_to
-from sluice_spark.batch.account import account_for, doubled
+from sluice_spark.batch.account import RecordCounts, account_for, doubled
 from sluice_spark.batch.split import blamed
 from sluice_spark.batch.tally import ReadTally
 from sluice_spark.batch.writer import BatchWriter, PreparedBatch, again
@@ -189,7 +189,7 @@ class StatefulWriter(BatchWriter, ABC):
         """The column with the event time."""
 
     @abstractmethod
-    def let_out(self, records: DataFrame) -> DataFrame:
+    def emit(self, records: DataFrame) -> DataFrame:
         """Return the stream of what the operator emits, from the stream of records."""
 
     @abstractmethod
@@ -212,7 +212,7 @@ class StatefulWriter(BatchWriter, ABC):
         """Return whether a row is not late, and yet belongs only to what an earlier epoch wrote."""
         return F.lit(False)
 
-    def let_in(self, records: DataFrame) -> DataFrame:
+    def to_rows(self, records: DataFrame) -> DataFrame:
         """Return the rows of the table, from what :meth:`prepare` is given; it is used once, as a whole."""
         return records
 
@@ -250,14 +250,13 @@ class StatefulWriter(BatchWriter, ABC):
             Parts of the ranges that are not read, as for :meth:`BatchWriter.prepare`; none in a live batch.
         """
         healthy = subtract(ranges, [*(item.range for item in lost), *passed])
-        rows = self.let_in(records).withColumn("_run", F.lit(self.run_id))
+        rows = self.to_rows(records).withColumn("_run", F.lit(self.run_id))
         staged = self.sink.stage(rows, name, offsets=self.traced)
         point("rows-staged")
         seen = self.count(healthy, source)
         source.verify(seen.read, healthy)
-        accounts = account_for(
-            self.pipeline.rows, ranges, seen.read, seen.bad, seen.rows, [i.range for i in lost], passed=passed
-        )
+        counted, gone = RecordCounts(seen.read, seen.bad), [i.range for i in lost]
+        accounts = account_for(self.pipeline.rows, ranges, counted, seen.rows, gone, passed)
         accounts = [replace(a, times=tuple(t for t in seen.times if a.range.cut(t.range))) for a in accounts]
         self.explain_gaps(accounts, healthy, source)
         quarantine: Staged | None = None

@@ -158,7 +158,7 @@ class WindowWriter(StatefulWriter):
         """Return how the state's panes lie; None if it has windows."""
         return None
 
-    def let_out(self, records: DataFrame) -> DataFrame:
+    def emit(self, records: DataFrame) -> DataFrame:
         """Return the stream of closed windows, from the stream of records."""
         rows = self.transformed(self.decoded(records))
         # in a stream, Spark puts the time there with which it planned the batch

@@ -20,7 +20,7 @@ from sluice.pipeline import Pipeline, Rows
 from sluice.ranges import Counts, LostRange, OffsetRange, RangeAccount, Times, describe, overlaps, subtract
 from sluice.run.origins import Screened
 from sluice_spark.arrow.path import ArrowPath, Outcome
-from sluice_spark.batch.account import ROLLED_BACK, PromiseError, account_for
+from sluice_spark.batch.account import ROLLED_BACK, PromiseError, RecordCounts, account_for
 from sluice_spark.batch.origins import COPY, Screen, marked
 from sluice_spark.batch.quarantine import SCHEMA, refused_records
 from sluice_spark.batch.refusals import NONE_REFUSED, Refusals
@@ -249,9 +249,8 @@ class BatchWriter:
 
         def account(bad: Mapping[tuple[str, int], int]) -> list[RangeAccount]:
             gone, tallies = [i.range for i in lost], written.staged.tallies
-            return account_for(
-                self.pipeline.rows, ranges, written.read, bad, tallies, gone, outside=written.outside, passed=passed
-            )
+            counted = RecordCounts(written.read, bad, written.outside)
+            return account_for(self.pipeline.rows, ranges, counted, tallies, gone, passed)
 
         accounts = account(written.bad)
         accounts = [replace(a, times=tuple(t for t in written.times if a.range.cut(t.range))) for a in accounts]

@@ -31,12 +31,34 @@ from sluice_spark.sinks.base import Fence, RowsRefusedError
 from sluice_spark.sources.base import SourceReader, StreamReader
 from sluice_spark.strategies.base import Batch
 
-__all__ = ["MicroBatches"]
+__all__ = ["MicroBatches", "QueryShape"]
 
 _LARGEST = 5_000_000
 """Maximum of a batch on the Arrow path unless another is asked for: its memory does not grow with the batch."""
 _SECONDS = 30.0
 """What a batch may take then, by the pace of earlier runs: so much work is lost if the driver dies."""
+
+
+@dataclass(frozen=True)
+class QueryShape:
+    """What a query makes of the stream of records, and what gets its batches.
+
+    Attributes
+    ----------
+    on_batch
+        Gets each micro-batch, with its number.
+    apply
+        Makes of the stream of records what ``on_batch`` gets; by default it gets the records.
+    output
+        Spark's output mode.
+    executed
+        Whether ``on_batch`` will probably execute what it gets. Spark generates code for each batch otherwise, too.
+    """
+
+    on_batch: Callable[[DataFrame, int], None]
+    apply: Callable[[DataFrame], DataFrame] | None = None
+    output: str = "append"
+    executed: bool = True
 
 
 @dataclass(frozen=True)
@@ -83,15 +105,12 @@ class MicroBatches:
     def stream(
         self,
         tables: Tables,
-        on_batch: Callable[[DataFrame, int], None],
+        shape: QueryShape,
         *,
-        headers: bool,
         max_records: int,
+        headers: bool = False,
         forecast: Forecast | None = None,
-        shape: Callable[[DataFrame], DataFrame] | None = None,
-        output: str = "append",
         reader: StreamReader | None = None,
-        executed: bool = True,
     ) -> StreamingQuery:
         """Run one bounded query over the source; return it when it has ended.
 
@@ -99,25 +118,19 @@ class MicroBatches:
         ----------
         forecast
             It receives the query.
-        shape
-            Makes of the stream of records what ``on_batch`` gets; by default it gets the records.
-        output
-            Spark's output mode.
         reader
             Reads sealed batches, instead of the source. Whether the source still has them does not matter then.
-        executed
-            Whether ``on_batch`` will probably execute what it gets. Spark generates code for each batch otherwise, too.
 
         Raises
         ------
         SluiceError
-            The typed failure of ``on_batch`` or of the query.
+            The typed failure of :attr:`QueryShape.on_batch` or of the query.
         """
         failures: list[Exception] = []
 
         def guarded(records: DataFrame, batch: int) -> None:
             try:
-                on_batch(records, batch)
+                shape.on_batch(records, batch)
             except Exception as error:
                 failures.append(error)
                 raise
@@ -131,10 +144,10 @@ class MicroBatches:
                 headers=headers or self.context.pipeline.decode.asks_headers or self._mirrored,
                 over_gaps=self.context.recovery.ignores,
             )
-            with nullcontext() if executed else not_compiled(self.spark):
+            with nullcontext() if shape.executed else not_compiled(self.spark):
                 query = (
-                    (shape(records) if shape is not None else records)
-                    .writeStream.outputMode(output)
+                    (shape.apply(records) if shape.apply is not None else records)
+                    .writeStream.outputMode(shape.output)
                     .foreachBatch(guarded)
                     .queryName(f"sluice {self.context.pipeline.name}")
                     .option("checkpointLocation", located(tables.checkpoint.path))

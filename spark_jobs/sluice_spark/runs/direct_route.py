@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame
 from sluice.sources.state import ends
 from sluice_spark.engine.code_generation import compiled
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.batches import MicroBatches, QueryShape
 from sluice_spark.runs.forecast import Forecast
 from sluice_spark.runs.tables import Tables
 from sluice_spark.strategies.base import Batch
@@ -64,11 +64,10 @@ class DirectRoute:
         try:
             self.batches.stream(
                 tables,
-                on_batch,
-                headers=strategy.headers,
+                QueryShape(on_batch, executed=arrow is None),
                 max_records=limit,
+                headers=strategy.headers,
                 forecast=forecast,
-                executed=arrow is None,
             )
         finally:
             if arrow is not None:

@@ -24,7 +24,7 @@ from sluice_spark.arrow.path import ArrowCopies
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.tasks import watched
-from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.batches import MicroBatches, QueryShape
 from sluice_spark.runs.state_applier import StateApplier
 from sluice_spark.runs.stateful_route import define
 from sluice_spark.runs.tables import Tables
@@ -163,8 +163,8 @@ class LogRoute:
             if trouble is None:
                 try:
                     # what is left is applied meanwhile, perhaps by Spark: nothing may change its settings
-                    executed = copies is None or bool(left)
-                    self.batches.stream(tables, on_batch, headers=True, max_records=size, executed=executed)
+                    shape = QueryShape(on_batch, executed=copies is None or bool(left))
+                    self.batches.stream(tables, shape, max_records=size, headers=True)
                 except SluiceError as error:
                     trouble = error
             failure: Exception | None = None

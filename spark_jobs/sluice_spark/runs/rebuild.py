@@ -29,7 +29,7 @@ from sluice_spark.columns import column
 from sluice_spark.engine.failures import Sign
 from sluice_spark.engine.logs import logger
 from sluice_spark.paths import literal, located
-from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.batches import MicroBatches, QueryShape
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.interval_offsets import IntervalOffsets
 from sluice_spark.runs.source_check import SourceCheck
@@ -196,18 +196,18 @@ class Rebuilding:
         positions = tables.epoch.positions
         assert positions is not None
 
-        def on_batch(let_out: DataFrame, number: int) -> None:
+        def on_batch(emitted: DataFrame, number: int) -> None:
             self.batches.lease.verify()
             transfer.plan(positions)
             if known is not None or writer.traced:  # rows of single records: the sink has them
-                let_out.write.format("noop").mode("overwrite").save()
+                emitted.write.format("noop").mode("overwrite").save()
             if known is not None:
                 return
             if writer.traced:
-                let_out = spark.createDataFrame([], let_out.schema)
+                emitted = spark.createDataFrame([], emitted.schema)
             source = self.batches.records(tables)
-            with context.strategy.hold_let_out(
-                let_out, source, self.batches.context.teller(self.batches.lease)
+            with context.strategy.hold_emitted(
+                emitted, source, self.batches.context.teller(self.batches.lease)
             ) as held:
                 batch = Batch(tables.batch_name(number), (), held.source, held.frame, spark)
                 own = writer.at(tables.checkpoint, number)
@@ -219,9 +219,11 @@ class Rebuilding:
         spark.conf.set(key, "false")  # the next batch emits what was closed since, of the epoch's own stream
         try:
             self.batches.stream(
-                replace(tables, checkpoint=Checkpoint(transfer.beside)), on_batch, headers=False, max_records=1,
-                shape=writer.let_out, output=writer.output, reader=_Stored(spark, transfer.records, schema),
-            )  # fmt: skip
+                replace(tables, checkpoint=Checkpoint(transfer.beside)),
+                QueryShape(on_batch, writer.emit, writer.output),
+                max_records=1,
+                reader=_Stored(spark, transfer.records, schema),
+            )
         finally:
             spark.conf.set(key, str(before))
 

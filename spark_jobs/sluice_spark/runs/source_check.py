@@ -62,6 +62,7 @@ class SourceCheck:
                     positions.setdefault(r.topic, {})[r.partition] = r.end
                 open_ranges = []
         deleted = self._deleted(positions or {}, states)
+        planned = [*ledger.runs.last_plan(name, tables.epoch.number), *open_ranges] if deleted else []
         # what was planned and did not come to the sink is read again, whatever it is now
         read = open_ranges if open_batch is not None and open_batch <= tables.filled.version() else []
         try:
@@ -71,10 +72,7 @@ class SourceCheck:
                 states,
                 ledger.runs.topic_ids(name),
                 open_ranges,
-                deleted=deleted,
-                unread=unread_of(
-                    deleted, positions or {}, [*ledger.runs.last_plan(name, tables.epoch.number), *open_ranges]
-                ),
+                deleted={topic: unread_of([topic], positions or {}, planned) for topic in deleted},
                 accounted=ledger.offsets.reached(name) if self._by_pattern() else None,
             )
         except OffsetsGoneError:  # which an ignoring strategy goes on from

@@ -21,7 +21,7 @@ from sluice_spark.batch.stateful import Opening, StatefulWriter, note_of, way_on
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.cores import cores
 from sluice_spark.engine.logs import logger
-from sluice_spark.runs.batches import MicroBatches
+from sluice_spark.runs.batches import MicroBatches, QueryShape
 from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.rebuild import Rebuilding, due
 from sluice_spark.runs.state_size import MOST, measure
@@ -92,31 +92,29 @@ class StatefulRoute:
             logger.info("batch %d is read again, and the state of an earlier attempt is gone", open_batch)
             point("state-dropped")
 
-        def on_batch(let_out: DataFrame, number: int) -> None:
+        def on_batch(emitted: DataFrame, number: int) -> None:
             ranges = tuple(tables.checkpoint.ranges_of(number))
             if entered is not None and number <= entered.batch:
                 # a driver died between the sink's commit and Spark's: what is in the sink stays, but the state must be
                 # made again, and Spark makes it only for a frame that is consumed
                 _refuse_other_rows(context.pipeline, tables, number)
                 logger.info("batch %d is already in the sink; only its state is made again", number)
-                _consume(let_out, source, ranges)
+                _consume(emitted, source, ranges)
                 _refuse_fewer(context.pipeline, tables, number, source, ranges)
                 if log is None:
                     self.batches.unchanged()
                 tables.checkpoint.sync(number)
                 return
-            with context.strategy.hold_let_out(
-                let_out, source, self.batches.context.teller(self.batches.lease)
+            with context.strategy.hold_emitted(
+                emitted, source, self.batches.context.teller(self.batches.lease)
             ) as held:
                 batch = Batch(tables.batch_name(number), ranges, held.source, held.frame, spark)
                 self.batches.process(tables, writer.at(tables.checkpoint, number), number, batch, sweep=number in sweep)
 
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
-            query = self.batches.stream(
-                tables, on_batch, headers=False, max_records=limit, shape=writer.let_out, output=writer.output,
-                reader=log,
-            )  # fmt: skip
+            shape = QueryShape(on_batch, writer.emit, writer.output)
+            query = self.batches.stream(tables, shape, max_records=limit, reader=log)
             with context.watch.phase("ledger"):
                 measure(spark, context.ledger, self.batches.lease, writer, tables, query.recentProgress)
 
@@ -263,10 +261,10 @@ def plan_closing(tables: Tables, aim: Sequence[OffsetRange]) -> None:
     point("closing-planned")
 
 
-def _consume(let_out: DataFrame, source: Records, ranges: Sequence[OffsetRange]) -> None:
+def _consume(emitted: DataFrame, source: Records, ranges: Sequence[OffsetRange]) -> None:
     """Let Spark make the state of a batch, and write nothing."""
     try:
-        let_out.write.format("noop").mode("overwrite").save()
+        emitted.write.format("noop").mode("overwrite").save()
     except SluiceError:
         raise
     except Exception as error:

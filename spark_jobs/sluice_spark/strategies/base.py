@@ -85,14 +85,14 @@ class Strategy(Protocol):
     ) -> AbstractContextManager[Records]:
         """Return the source until the block ends, such that it holds what Spark reads; ``tell`` as for :meth:`hold`."""
 
-    def hold_let_out(
-        self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
+    def hold_emitted(
+        self, emitted: DataFrame, source: Records, tell: Callable[[str], None]
     ) -> AbstractContextManager[Held]:
         """Hold what a stateful operator emitted of a batch, and the batch's records once they are read to be counted.
 
         Parameters
         ----------
-        let_out
+        emitted
             The frame that Spark passed. It is used once, as a whole, also by holding it.
         tell
             As for :meth:`hold`.
@@ -131,11 +131,11 @@ class Replay:
         """Hold nothing: records are read again from the source."""
         return nullcontext(source)
 
-    def hold_let_out(
-        self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
+    def hold_emitted(
+        self, emitted: DataFrame, source: Records, tell: Callable[[str], None]
     ) -> AbstractContextManager[Held]:
         """Hold nothing: if it is lost, Spark makes it again from the records and from the state of the batch before."""
-        return nullcontext(Held(let_out, source))
+        return nullcontext(Held(emitted, source))
 
     def prepare(self, writer: BatchWriter, batch: Batch) -> PreparedBatch:
         """Prepare the batch once."""

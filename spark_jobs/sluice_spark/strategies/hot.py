@@ -48,15 +48,15 @@ class Hot(Replay):
         with _held_later(spark, source, tell) as held:
             yield held.source
 
-    def hold_let_out(
-        self, let_out: DataFrame, source: Records, tell: Callable[[str], None]
+    def hold_emitted(
+        self, emitted: DataFrame, source: Records, tell: Callable[[str], None]
     ) -> AbstractContextManager[Held]:
         """Hold both on two executors; if there are fewer than two, tell why not.
 
         The pass by which Spark makes the state cannot be held: it is the query's own. So losing an executor before the
         state is made costs a second read of its part. The state itself is in the checkpoint.
         """
-        return _let_out(let_out, source, tell)
+        return _held_as_emitted(emitted, source, tell)
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def _held(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Ite
 
 
 @contextmanager
-def _let_out(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Iterator[Held]:
+def _held_as_emitted(frame: DataFrame, source: Records, tell: Callable[[str], None]) -> Iterator[Held]:
     with held_twice(frame) as (held, shortfall):
         if shortfall:
             tell(shortfall)

@@ -22,7 +22,7 @@ from sluice_spark.windows.merge_panes import Merging
 from sluice_spark.windows.state import read
 from sluice_spark.windows.watermark import with_watermark
 
-__all__ = ["StrangeStateError", "kept", "let_out", "panes_of", "windows_from"]
+__all__ = ["StrangeStateError", "ends_to_emit", "kept", "panes_of", "windows_from"]
 
 _LAST = "__sluice_last_end"
 """The end of a pane's last window, by which Spark judges lateness and forgets panes."""
@@ -54,7 +54,7 @@ def panes_of(rows: DataFrame, window: Window, how: Decomposed, held_to: int | No
     return timely.select(*named, *how.arguments()).groupBy(_LAST, *keys).agg(*how.columns())
 
 
-def let_out(window: Window, late: int, until: int) -> tuple[int, int] | None:
+def ends_to_emit(window: Window, late: int, until: int) -> tuple[int, int] | None:
     """Return the first and the last end of windows that a batch may write, as numbers of slides since 1970.
 
     With ``output: append`` those that it closes, and None if it closes none; with ``update`` those that it may have
@@ -114,7 +114,7 @@ def windows_from(
     changed, before
         The panes that the batch changed, and those that were there before it. The first are used once, as a whole.
     ends
-        From :func:`let_out`.
+        From :func:`ends_to_emit`.
     schema
         Has the types of the window's columns.
     """

@@ -20,7 +20,7 @@ from sluice.pipeline.window import Window
 from sluice.run.checkpoint import Checkpoint
 from sluice_spark.windows.aggregate import windows_of
 from sluice_spark.windows.decomposition import decompose, told
-from sluice_spark.windows.panes import kept, let_out, panes_of, windows_from
+from sluice_spark.windows.panes import ends_to_emit, kept, panes_of, windows_from
 
 pytestmark = pytest.mark.spark
 
@@ -95,7 +95,7 @@ class Both:
 
         def on_batch(changed: DataFrame, number: int) -> None:
             clock = Checkpoint(place).clock_of(number)
-            ends = let_out(self.window, clock.late, clock.closing)
+            ends = ends_to_emit(self.window, clock.late, clock.closing)
             if ends is None:
                 changed.write.format("noop").mode("overwrite").save()
                 return
@@ -163,7 +163,7 @@ def test_panes_make_the_windows_of_spark(few: SparkSession, tmp_path: Path, keys
 def at_once(spark: SparkSession, shape: Window, rows: DataFrame) -> DataFrame:
     """Return all windows of rows that are no stream."""
     how, schema = decompose(spark, shape, SCHEMA), windows_of(rows, shape).schema
-    ends = let_out(shape, 0, int(BEGIN.timestamp() + 10**6) * 1000)
+    ends = ends_to_emit(shape, 0, int(BEGIN.timestamp() + 10**6) * 1000)
     return windows_from(panes_of(rows, shape, how), None, shape, how, ends, schema)
 
 

@@ -125,7 +125,7 @@ def test_preflight_names_a_deleted_topic_of_a_pattern_with_its_unread_offsets() 
     unread = unread_of(["u"], positions, [span(2, 9), span(4, 9, "u"), span(0, 0, "u", 1)])
     assert unread == [span(5, 9, "u")]
     with pytest.raises(TopicsDeletedError, match=r"'u'.*u-0 to 5, u-1 to 0.* u-0 \[5, 9\)") as caught:
-        check("p", positions, [TEN], {}, deleted=["u"], unread=unread, accounted={})
+        check("p", positions, [TEN], {}, deleted={"u": unread}, accounted={})
     assert (caught.value.ranges, caught.value.topics) == ((span(5, 9, "u"),), ("u",))
     assert "sluice reset p" in caught.value.next_step
 

@@ -9,7 +9,7 @@ from tests.fixtures.books import split as split_of
 from sluice.errors import SluiceError
 from sluice.pipeline import Rows
 from sluice.ranges import Counts, OffsetRange
-from sluice_spark.batch.account import PromiseError, account_exactly, account_for
+from sluice_spark.batch.account import PromiseError, RecordCounts, account_exactly, account_for
 from sluice_spark.batch.batch_size import fitting
 from sluice_spark.batch.dedupe import duplicates_in
 from sluice_spark.batch.stateful import dropped
@@ -22,7 +22,7 @@ ALL = list(Rows)
 
 def split(rows: Rows, read: int, bad: int, out: Tally | None) -> Counts:
     counted = ({KEY: n} if n else {} for n in (read, bad))
-    (account,) = account_for(rows, [SPAN], *counted, {KEY: out} if out else {})
+    (account,) = account_for(rows, [SPAN], RecordCounts(*counted), {KEY: out} if out else {})
     assert account.range == SPAN
     return account.counts
 
@@ -78,22 +78,24 @@ def test_account_refuses_numbers_that_break_the_promise_about_rows(
 )
 def test_account_refuses_offsets_that_were_not_planned(key: tuple[str, int], first: int, last: int) -> None:
     with pytest.raises(PromiseError):
-        account_for(Rows.MANY, [SPAN], {KEY: 10}, {}, {key: tally(last - first + 1, first=first, last=last)})
+        account_for(
+            Rows.MANY, [SPAN], RecordCounts({KEY: 10}, {}), {key: tally(last - first + 1, first=first, last=last)}
+        )
 
 
 def test_account_holds_each_partition_to_its_own_count() -> None:
     spans = [SPAN, OffsetRange("t", 1, 0, 10)]
     read = {KEY: 10, ("t", 1): 10}
     with pytest.raises(PromiseError, match="t-0"):  # 9 + 11 would add up over both
-        account_for(Rows.ONE, spans, read, {}, {KEY: tally(9), ("t", 1): Tally(11, 11, 0, 9)})
+        account_for(Rows.ONE, spans, RecordCounts(read, {}), {KEY: tally(9), ("t", 1): Tally(11, 11, 0, 9)})
 
 
 def test_account_counts_passed_over_offsets_as_filtered_whatever_the_promise() -> None:
     passed = [OffsetRange("t", 0, 12, 16)]
-    (account,) = account_for(Rows.ONE, [SPAN], {KEY: 5}, {}, {KEY: tally(5)}, passed=passed)
+    (account,) = account_for(Rows.ONE, [SPAN], RecordCounts({KEY: 5}, {}), {KEY: tally(5)}, passed=passed)
     assert account.counts == Counts(written=5, filtered=4, absent=1)
     with pytest.raises(PromiseError, match="6 offsets"):
-        account_for(Rows.ONE, [SPAN], {KEY: 7}, {}, {KEY: tally(5)}, passed=passed)
+        account_for(Rows.ONE, [SPAN], RecordCounts({KEY: 7}, {}), {KEY: tally(5)}, passed=passed)
 
 
 def exactly(rows: Rows, came: list[int], bad: list[int], written: list[int] | None) -> Counts:
