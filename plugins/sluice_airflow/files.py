@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from sluice.errors import ConfigError
 from sluice.pipeline import Pipeline, load, pipelines_folder
 from sluice.pipeline.defaults import DEFAULTS
-from sluice.pipeline.load import find
+from sluice.pipeline.load import find, name_written
 
 __all__ = ["Files"]
 
@@ -23,7 +24,7 @@ class Files:
     """The valid pipeline files of the folder of pipelines, and of those below it."""
 
     def __init__(self) -> None:
-        self._read: dict[Path, tuple[_State, float, Pipeline | None]] = {}
+        self._read: dict[Path, tuple[_State, float, Pipeline | str]] = {}
         self._lock = threading.Lock()
 
     def named(self, name: str) -> Pipeline | None:
@@ -33,7 +34,7 @@ class Files:
         except ConfigError:
             return None
         found = self._pipeline(file) if "/" not in name else None
-        return found if found is not None and found.name == name else self.valid().get(name)
+        return found if isinstance(found, Pipeline) and found.name == name else self.valid().get(name)
 
     def load(self, reference: str) -> Pipeline:
         """Return a pipeline, given by its name or its file.
@@ -44,39 +45,51 @@ class Files:
             If there is none, or if its file has a mistake.
         """
         file = find(reference)
-        return self._pipeline(file) or load(file)
+        found = self._pipeline(file)
+        return found if isinstance(found, Pipeline) else load(file)
 
     def valid(self) -> dict[str, Pipeline]:
         """Return all of them by name; of two with one name, the one that is higher up.
 
-        Nothing if there is no folder: the ledger still tells of its pipelines.
+        Nothing if there is no folder: the ledger still has its pipelines.
         """
+        found: dict[str, Pipeline] = {}
+        for _, spec in self._all():
+            if isinstance(spec, Pipeline):
+                found.setdefault(spec.name, spec)
+        return found
+
+    def broken(self) -> dict[str, str]:
+        """Return what is wrong with each file that is not valid, by the name that it gives its pipeline."""
+        return {name_written(file): spec for file, spec in self._all() if isinstance(spec, str)}
+
+    def _all(self) -> Iterator[tuple[Path, Pipeline | str | None]]:
         try:
             folder = pipelines_folder()
         except ConfigError:
-            return {}
+            return
         files = sorted(folder.rglob("*.yaml"), key=lambda file: (len(file.parts), file))
         with self._lock:
             for gone in self._read.keys() - set(files):
                 del self._read[gone]
-        found: dict[str, Pipeline] = {}
         for file in files:
-            spec = self._pipeline(file) if file.name != DEFAULTS and not file.name.startswith(".") else None
-            if spec is not None:
-                found.setdefault(spec.name, spec)
-        return found
+            if file.name != DEFAULTS and not file.name.startswith("."):
+                yield file, self._pipeline(file)
 
-    def _pipeline(self, file: Path) -> Pipeline | None:
+    def _pipeline(self, file: Path) -> Pipeline | str | None:
+        """Return what a file has, or what is wrong with it; None if it is gone."""
         state = _stat(file), _stat(file.parent / DEFAULTS)
         if state[0] is None:
             return None
         with self._lock:  # so that threads that come at once share the work
-            known, at, spec = self._read.get(file, (None, 0.0, None))
-            if known != state or (spec is None and time.monotonic() > at + _RETRY):
+            known, at, spec = self._read.get(file, (None, 0.0, ""))
+            if known != state or (isinstance(spec, str) and time.monotonic() > at + _RETRY):
                 try:
                     spec = load(file)
-                except Exception:  # whatever is wrong with it, the others are shown
-                    spec = None
+                except ConfigError as error:
+                    spec = error.what
+                except Exception as error:  # whatever is wrong with it, the others are shown
+                    spec = f"{file.name}: {type(error).__name__}"
                 self._read[file] = state, time.monotonic(), spec
         return spec
 

@@ -61,6 +61,12 @@ def test_page_leaves_out_an_invalid_file_and_parses_it_once(folder: Path, parsed
     found = Files()
     assert [set(found.valid()) for _ in range(2)] == [{"orders", "refunds"}] * 2
     assert parsed.count("bad") == 1
+    (folder / "merged.yaml").write_text("pipeline: orders_new\n<<<<<<< HEAD\n")
+    broken = found.broken()
+    assert broken.keys() == {"bad", "orders_new"}
+    assert "line" in broken["orders_new"]
+    (folder / "bad.yaml").unlink()
+    assert found.broken().keys() == {"orders_new"}
 
 
 def test_page_finds_no_files_in_a_missing_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

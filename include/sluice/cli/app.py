@@ -195,7 +195,11 @@ def status(
         print_json(rows)
     else:
         print_table(rows, ["pipeline", "run", "kind", "state", "recovery", *COUNTS, "verdict", "seconds"])
-        if not rows:
+        if not rows and name is None and (gone := ledger.runs.pipelines()):
+            err.print(
+                f"each pipeline of the ledger was forgotten; sluice status NAME shows one: {', '.join(sorted(gone))}"
+            )
+        elif not rows:
             say_empty(name)
         for row in rows:
             moved = lines(row)
@@ -223,7 +227,8 @@ def lag(
     """Show how far pipelines are behind the broker.
 
     Compares the broker's log ends with the checkpoint's positions. Without a
-    pipeline: each file in the folder of pipelines, without its subfolders.
+    pipeline: each file in the folder of pipelines that reads Kafka, without its
+    subfolders; the others are named on stderr.
 
     Columns per partition (a dash means unknown):
     lag     offsets that wait

@@ -49,17 +49,19 @@ def forget(
         )
     stays = [home.join(folder, pipeline) for folder in ("checkpoints", "logs", "sources", "quality", "quarantine")]
     stays = [folder for folder in stays if os.path.isdir(folder)]
-    runs = ledger.runs.count(pipeline)
-    if reason is not None:
+    runs, before = ledger.runs.count(pipeline), pipeline in ledger.runs.forgotten([pipeline])
+    if reason is not None and not before:
         with ledger.acquire(pipeline, newest[0].run) as lease:
             ledger.record(lease, PipelineForgotten(reason=checked_reason(reason)))
     if as_json:
-        print_json({"pipeline": pipeline, "forgotten": reason is not None, "runs": runs, "stays": stays})
+        print_json({"pipeline": pipeline, "forgotten": before or reason is not None, "runs": runs, "stays": stays})
         return
     done = "is no longer listed" if reason is not None else "would no longer be listed (dry run)"
+    if before:
+        done = "was forgotten before: it is not listed"
     err.print(f"{pipeline} {done}. {runs:,} runs stay in the ledger: sluice status {pipeline}", markup=False)
     err.print("its table and its quarantine stay; delete them by hand if they are not needed", markup=False)
     for folder in stays:
         err.print(f"stays: {folder}", markup=False)
-    if reason is None:
+    if reason is None and not before:
         err.print(f"next: sluice forget {pipeline} --reason TEXT", markup=False)

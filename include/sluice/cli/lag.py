@@ -39,7 +39,10 @@ def show(pipeline: str | None, *, watch: bool, interval: float, as_json: bool, m
         err.print(f"sluice: error: {error}", markup=False)
     valid = [spec for spec in specs if not isinstance(spec, SluiceError)]
     # lag is measured against Kafka's brokers; a pipeline with another source is an error only if it was named
-    looks = _Looks(valid if pipeline else [spec for spec in valid if spec.source.kafka])
+    others = [] if pipeline else [spec.name for spec in valid if spec.source.kafka is None]
+    if others:
+        err.print(f"without a lag, since they do not read Kafka: {', '.join(others)}", markup=False)
+    looks = _Looks([spec for spec in valid if spec.name not in others])
     code, looked = 0, False
     try:
         while True:

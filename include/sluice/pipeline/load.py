@@ -65,6 +65,12 @@ def find(name_or_path: str) -> Path:
     is_path = path.suffix.lower() in _SUFFIXES
     if is_path and _is_file(path):
         return Path(os.path.abspath(path))
+    if is_path and os.path.islink(path):
+        raise ConfigError(
+            f"{name_or_path} is a link to {os.readlink(path)}, which is not there",
+            state=_UNTOUCHED,
+            next_step="put the file there, or correct the link",
+        )
     folder = _folder() if is_path else pipelines_folder()
     if not is_path and _is_file(folder / f"{name_or_path}.yaml"):
         return folder / f"{name_or_path}.yaml"
@@ -105,6 +111,15 @@ def named(name: str) -> list[Path]:
     return [file for file in _files(folder.rglob("*.yaml")) if _is_file(file) and has(file)] if folder.is_dir() else []
 
 
+def name_written(file: Path) -> str:
+    """Return the name that a file gives its pipeline, valid or not; without one, the file's own."""
+    try:
+        found = re.search(r"^pipeline:\s*['\"]?([\w-]+)", file.read_text(errors="replace"), re.MULTILINE)
+    except OSError:
+        found = None
+    return file.stem if found is None else found[1]
+
+
 def _is_file(path: Path) -> bool:
     try:
         return path.is_file()
@@ -141,8 +156,8 @@ def load(name_or_path: str | Path) -> Pipeline:
         data, tree = read(path)
     except YamlError as error:
         raise _refuse(path, list(error.args)) from None
-    except FileNotFoundError as error:  # it was there a moment ago
-        raise _refuse(path, [f"not YAML: {error}"]) from None
+    except FileNotFoundError:  # it was there a moment ago
+        raise _refuse(path, ["the file is gone, or a link to a file that is not there"]) from None
     if not isinstance(data, dict):
         raise _refuse(path, ["expected a mapping with the keys pipeline, source, decode, sink"])
     try:

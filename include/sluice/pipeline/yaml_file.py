@@ -118,7 +118,9 @@ def read(file: Path) -> tuple[Any, Any]:
         raise YamlError(f"line {line}: this is not UTF-8: save the file as UTF-8") from None
     except yaml.MarkedYAMLError as error:
         raise YamlError(_no_yaml(error)) from None
-    except (yaml.YAMLError, ValueError, TypeError, OSError) as error:
+    except OSError as error:
+        raise YamlError(f"it cannot be read: {error.strerror or error}") from None
+    except (yaml.YAMLError, ValueError, TypeError) as error:
         raise YamlError(f"not YAML: {error}") from None
     if doubled := list(_doubled(tree)):
         raise YamlError(*doubled)

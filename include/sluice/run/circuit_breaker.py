@@ -37,26 +37,26 @@ def holder(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
 
     With ``quality.on_failed: hold`` that is the run of :func:`unsettled`.
     """
-    return unsettled(ledger, pipeline) if pipeline.quality.on_failed == "hold" else None
+    return unsettled(ledger, pipeline.name) if pipeline.quality.on_failed == "hold" else None
 
 
-def unsettled(ledger: Ledger, pipeline: Pipeline) -> RunRow | None:
+def unsettled(ledger: Ledger, pipeline: str) -> RunRow | None:
     """Return the newest live run that was judged, if its verdict is ``failed`` or ``error`` and stands; else None.
 
     It stands until it is judged again with another verdict, a user accepts it or decides on the batch that waits,
     everything that was judged was retracted, or a reset took all rows out, or dropped the batch that waits. A run that
     found nothing was not judged.
     """
-    run = ledger.verdicts.newest_judged(pipeline.name)
-    if run is None or run.verdict not in FAILED or ledger.verdicts.settlement(pipeline.name, run.run) is not None:
+    run = ledger.verdicts.newest_judged(pipeline)
+    if run is None or run.verdict not in FAILED or ledger.verdicts.settlement(pipeline, run.run) is not None:
         return None
     waits = (run.judgement or {}).get("waits")
-    if waits is not None and ledger.verdicts.decision(pipeline.name, *waits, standing=True) is not None:
+    if waits is not None and ledger.verdicts.decision(pipeline, *waits, standing=True) is not None:
         return None  # whichever run's it was called by
     if only_late(run.judgement or {}):
         return None  # only a later run can bring new rows
-    dropped = waits is not None and ledger.offsets.epoch(pipeline.name).number != waits[0]
-    if dropped or run.epoch < ledger.offsets.resets(pipeline.name).base:
+    dropped = waits is not None and ledger.offsets.epoch(pipeline).number != waits[0]
+    if dropped or run.epoch < ledger.offsets.resets(pipeline).base:
         return None
     return None if _was_retracted(ledger, run) else run
 

@@ -100,7 +100,10 @@ class AccountOperator(BaseOperator):
         pipeline = load(self.pipeline)
         name = pipeline.name
         states = self._upstream(context)
-        failed = sorted(task for task, state in states.items() if state in ("failed", "upstream_failed"))
+        ended = [
+            sorted(task for task, state in states.items() if state == bad) for bad in ("failed", "upstream_failed")
+        ]
+        failed = ended[0] or ended[1]  # what did not run, since another failed, did not fail itself
         if states and set(states.values()) == {"skipped"}:
             raise AirflowSkipException("the run was skipped")  # one that is held may have landed records, no more
         ledger = Ledger.open()

@@ -12,6 +12,7 @@ from sluice.errors import public
 from sluice.ledger import Ledger
 from sluice.pipeline import load
 from sluice.run.actions import Redrive
+from sluice.run.redrive_plan import check_ranges
 from sluice_airflow.arguments import choice_of, is_known, ranges_of, refused, refused_ranges
 from sluice_airflow.failure_message import tells
 from sluice_airflow.links.page import PageLink
@@ -60,8 +61,8 @@ class RedriveOperator(SubmitOperator):
     Raises
     ------
     ConfigError
-        When it is made with ``what`` or ``ranges`` that mean nothing; when the ledger does not have ``of_run``, or
-        something was chosen to redrive nothing of.
+        When it is made with ``what`` or ``ranges`` that mean nothing; when the ledger does not have ``of_run``, a range
+        was never read, or something was chosen to redrive nothing of.
     SluiceError
         One class for each exit code.
     AirflowSkipException
@@ -102,6 +103,7 @@ class RedriveOperator(SubmitOperator):
         ledger = Ledger.open()
         if self.of_run:
             ledger.runs.known(pipeline.name, self.of_run)
+        check_ranges(ledger, pipeline.name, ranges)
         if what is _What.LOST and not ledger.offsets.lost(pipeline.name, run_id=self.of_run or None):
             raise AirflowSkipException("the pipeline has no open lost range")
         action = Redrive(self.run_id, tuple(ranges), self.of_run or None, quarantined=what is _What.QUARANTINED)

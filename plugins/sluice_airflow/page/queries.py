@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from sluice.connections import Connection
@@ -58,6 +58,12 @@ def ledger() -> Ledger:
 
 def _file(name: str) -> Pipeline:
     found = _files.named(name)
+    if found is None and (problem := _files.broken().get(name)) is not None:
+        raise UnknownPipelineError(
+            f"the pipeline file is not valid: {problem}",
+            state="its runs are in the ledger",
+            next_step="correct the file; sluice validate-spec checks it",
+        )
     if found is None:
         raise UnknownPipelineError(
             f"the folder of pipelines has no valid file of {name!r}",
@@ -75,19 +81,23 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
     allowed
         Which of some names are.
     """
-    book, files = ledger(), _files.valid()
+    book, files, broken = ledger(), _files.valid(), _files.broken()
     gone = book.runs.pipelines() - set(files)
     names = sorted(allowed(set(files) | gone - book.runs.forgotten(gone)))
     found = _glances.of(book, names, lambda unknown: book.runs.glances(unknown) if unknown else {})
     return [
-        {**_about(name, files.get(name)), **_glance(found[name]), **_standing(files.get(name), found[name])}
+        {
+            **_about(name, files.get(name), broken),
+            **_glance(found[name]),
+            **_standing(name, files.get(name), found[name]),
+        }
         for name in names
     ]
 
 
-def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
+def _about(name: str, spec: Pipeline | None, broken: Mapping[str, str]) -> dict[str, Any]:
     if spec is None:
-        return {"name": name, "file": False}
+        return {"name": name, "file": False, **({"problem": broken[name]} if name in broken else {})}
     return {
         "name": name,
         "file": True,
@@ -98,16 +108,17 @@ def _about(name: str, spec: Pipeline | None) -> dict[str, Any]:
     }
 
 
-def _standing(spec: Pipeline | None, found: Glance) -> dict[str, Any]:
+def _standing(name: str, spec: Pipeline | None, found: Glance) -> dict[str, Any]:
     """Return the failed verdict that stands, if there is one, in place of that of a later run that found nothing."""
     good = found.judged is None or found.judged.verdict in ("passed", "warned")
-    if spec is None or (good and spec.quality.on_failed != "hold"):
+    holds = spec is not None and spec.quality.on_failed == "hold"
+    if good and not holds:
         return {}
-    run = unsettled(ledger(), spec)
+    run = unsettled(ledger(), name)
     if run is None:
         return {}
     shown = {"verdict": run.verdict, "run_id": run.run, "at": run.closed_at or run.opened_at}
-    return {"verdict": shown, **({"held": run.run} if spec.quality.on_failed == "hold" else {})}
+    return {"verdict": shown, **({"held": run.run} if holds else {})}
 
 
 def _glance(found: Glance) -> dict[str, Any]:
@@ -138,7 +149,7 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
         )
     glance = book.runs.glances([name], runs=1)[name]
     spans = [span.as_dict() for span in book.runs.spans(name, newest=newest)] if count else []
-    about = _about(name, spec)
+    about = _about(name, spec, {} if spec is not None else _files.broken())
     if spec is not None:
         about |= {
             "sink": ", ".join(sink.config.shown for sink in spec.sinks.values()),
@@ -146,7 +157,14 @@ def pipeline(name: str, *, newest: int) -> dict[str, Any]:
             "maintenance": f"{name}{SUFFIX}" if spec.airflow.maintenance is not None else None,
             "running": book.runs.running(name),
         }
-    return {**about, **_glance(glance), **_standing(spec, glance), "count": count, "spans": spans, "page": runs(name)}
+    return {
+        **about,
+        **_glance(glance),
+        **_standing(name, spec, glance),
+        "count": count,
+        "spans": spans,
+        "page": runs(name),
+    }
 
 
 def runs(name: str, before: int | None = None, limit: int = 25) -> list[dict[str, Any]]:

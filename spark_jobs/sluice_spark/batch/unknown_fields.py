@@ -68,7 +68,7 @@ def told_of(config: JsonDecode, values: Iterable[bytes | None]) -> str | None:
     found = Rescued.of([own for own in names if own])
     if not found.records:
         return None
-    shown = [f"{name} ({count:,})" for name, count in list(found.fields.items())[:_SHOWN]]
+    shown = [f"{name or repr(name)} ({count:,})" for name, count in list(found.fields.items())[:_SHOWN]]
     more = ", …" if len(found.fields) > _SHOWN else ""
     return (
         f"fields that the schema does not have, in {found.records:,} of {looked:,} records that were looked at: "

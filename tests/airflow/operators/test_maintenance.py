@@ -162,6 +162,13 @@ def test_ledger_operator_is_tried_later_while_a_run_is_active(
         make(kind).execute(context())
 
 
+def test_redrive_operator_refuses_a_range_that_was_never_read(make: Any, spark: FakeSpark, context: Any) -> None:
+    account_for((0, 5), part="lost")
+    with pytest.raises(ConfigError, match="other-0"):
+        make(RedriveOperator, ranges="other:0:0-5").execute(context())
+    assert spark.calls == {}
+
+
 @pytest.mark.parametrize("main", ["redrive", "reset", "retract"])
 def test_repair_operator_fails_by_the_exit_code_of_its_application(
     make: Any, spark: FakeSpark, context: Any, main: str

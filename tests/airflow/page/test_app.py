@@ -147,6 +147,12 @@ def test_page_shows_a_failed_verdict_until_it_is_settled_though_later_runs_find_
         return listed["verdict"]["run_id"], listed.get("held")
 
     assert shown() == ("bad", "bad" if on_failed == "hold" else None)
+    valid = file.read_text()
+    file.write_text(f"<<<<<<< HEAD\n{valid}")
+    (broken,) = (p for p in client.get(API).json() if p["name"] == "idle")
+    assert (broken["file"], broken["verdict"]["run_id"], "idle.yaml" in broken["problem"]) == (False, "bad", True)
+    assert client.get(f"{API}/idle/lag").json()["what"].startswith("the pipeline file is not valid")
+    file.write_text(valid)
     accept(ledger, "idle", "bad", reason="known")
     assert shown() == ("nothing", None)
 

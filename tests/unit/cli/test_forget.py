@@ -31,6 +31,10 @@ def test_forget_hides_a_pipeline_without_a_file_until_it_runs_again(story: Place
     done = sluice("forget", "p", "--reason", "no longer needed", "--json").json
     assert (done["forgotten"], done["runs"]) == (True, story.ledger.runs.count("p"))
     assert listed(sluice) == set()
+    assert "forgotten" in sluice("status").stderr
+    events = story.ledger.events("p")
+    assert "forgotten before" in sluice("forget", "p", "--reason", "again").stderr
+    assert story.ledger.events("p") == events
     assert story.ledger.rebuild() > 0
     assert (listed(sluice), sluice("status", "p", "--json").json != []) == (set(), True)
     with attempt(story.ledger, "again", pipeline="p", state="done"):

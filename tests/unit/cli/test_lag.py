@@ -14,6 +14,7 @@ from sluice.cli import lag as command
 from sluice.cli.lag import exit_code, openmetrics
 from sluice.errors import AuthorizationError, ConfigError, SluiceError, SourceUnreachableError
 from sluice.lag import Backlog, Limits, PartitionLag, Status
+from sluice.pipeline import load_all
 from sluice.sources.kafka import Cluster
 
 LABEL = r'[a-z]+="(?:[^"\\\n]|\\.)*"'
@@ -112,6 +113,19 @@ def test_lag_of_many_waits_for_a_silent_broker_once(tmp_path: Path, monkeypatch:
         (f"p{n}", Status.UNKNOWN, SourceUnreachableError) for n in range(3)
     ]
     assert len(asked) == 1
+
+
+def test_lag_of_all_pipelines_names_those_that_do_not_read_kafka(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    (tmp_path / "made_up.yaml").write_text(
+        "{pipeline: made_up, source: {rate: {rows_per_second: 1}}, decode: {json: {schema: value BIGINT}}, sink: {delta: {path: t}}}"
+    )
+    monkeypatch.setattr(command, "load_all", lambda: load_all(tmp_path))
+    assert command.show(None, watch=False, interval=1, as_json=True, metrics=None) == 0
+    said = capsys.readouterr()
+    assert (said.out, "made_up" in said.err) == ("[]\n", True)
 
 
 def test_lag_of_all_pipelines_with_a_broken_file_and_another_source(

@@ -67,6 +67,7 @@ class Client:
         """
         deadline = time.monotonic() + timeout
         _calm()
+        settings.check_authorities()
         probe(settings, min(5.0, timeout))
         client = cls(settings)
         _LOG.addHandler(client._ear)

@@ -193,6 +193,11 @@ class KafkaSettings:
             ),
         }
 
+    def check_authorities(self) -> None:
+        """Raise a :class:`~sluice.errors.ConfigError` if the file of authorities cannot be read: no client names it."""
+        if "ssl.ca.location" in self.properties:
+            self._text("ssl.ca.location", self.properties["ssl.ca.location"])
+
     @staticmethod
     def _text(word: str, path: str) -> str:
         try:

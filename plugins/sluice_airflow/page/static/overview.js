@@ -30,7 +30,7 @@ function row(p, lag) {
   return el("tr", { onclick: (e) => e.target.closest("a") || go(open) },
     el("th", { scope: "row" },
       el("a", { href: open, onclick: (e) => { e.preventDefault(); go(open); } }, p.name),
-      el("span", { class: "quiet" }, p.file ? [p.recovery, ...p.streams].join(" · ") : "no pipeline file here")),
+      el("span", { class: "quiet" }, p.file ? [p.recovery, ...p.streams].join(" · ") : p.problem ? `its file is not valid: ${p.problem}` : "no pipeline file here")),
     el("td", { class: "num" }, count, age),
     el("td", {}, status),
     el("td", {}, pulse(p.recent)),
@@ -57,7 +57,7 @@ export function overview(view) {
     try {
       known = await api.pipelines(signal);
       paint();
-      const failed = known.filter((p) => p.file && (p.recent[0]?.state === "failed" || ["failed", "error"].includes(p.verdict?.verdict))).length;
+      const failed = known.filter((p) => (p.file || p.problem) && (p.recent[0]?.state === "failed" || ["failed", "error"].includes(p.verdict?.verdict))).length;
       head.lastChild.textContent = known.length
         ? `${plural(known.length, "pipeline")}${failed ? `, ${failed} failed` : ""}`
         : "There is none whose DAG you may read.";

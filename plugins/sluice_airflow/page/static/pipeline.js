@@ -45,7 +45,7 @@ export function pipeline(view, name, wantedRun) {
     head.replaceChildren(
       el("a", { class: "back", href: ".", onclick: (e) => { e.preventDefault(); go(""); } }, "← Pipelines"),
       el("h1", {}, p.name), p.recovery && chip(p.recovery),
-      el("span", { class: "quiet" }, [p.streams?.join(", "), p.sink && `→ ${p.sink}`].filter(Boolean).join(" ")),
+      el("span", { class: "quiet" }, [p.streams?.join(", "), p.sink && `→ ${p.sink}`, p.problem && `its file is not valid: ${p.problem}`].filter(Boolean).join(" ")),
       el("span", { class: "links" }, el("a", { href: api.dataDocs(name), onclick: (e) => { e.preventDefault(); api.leave(api.dataDocs(name)); } }, "Data Docs")));
     const last = p.recent[0], lag = p.kafka ? lagCells(state.lag) : null;
     facts.replaceChildren(...[
@@ -82,7 +82,7 @@ export function pipeline(view, name, wantedRun) {
         { title: "Column", cell: (q) => q.column },
         { title: "Records", number: true, cell: (q) => number(q.records) },
         { title: "", class: "share", cell: (q) => el("i", { class: "meter", style: { width: `${Math.max(2, 100 * q.records / all)}%` } }) },
-      ], refused ?? [], { empty: refused ? "Nothing is in quarantine." : "Its pipeline file is not here." }),
+      ], refused ?? [], { empty: refused ? "Nothing is in quarantine." : p.problem ? "Its pipeline file is not valid." : "Its pipeline file is not here." }),
     ].filter(Boolean));
   }
 

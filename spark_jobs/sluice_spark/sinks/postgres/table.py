@@ -31,7 +31,7 @@ from sluice_spark.sinks.parquet.attempts import written_to
 from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.postgres import reading, slices
-from sluice_spark.sinks.postgres.commits import Commits, one
+from sluice_spark.sinks.postgres.commits import Commits, fetched, one
 from sluice_spark.sinks.postgres.database import AdbcError, connected, describe, may_be_of_a_row
 from sluice_spark.sinks.postgres.deleted_keys import DeletedKeys
 from sluice_spark.sinks.postgres.refused_rows import Refused, Unfit, refused_rows
@@ -94,14 +94,48 @@ class PostgresTable(TransactionalSink[Any]):
         Raises
         ------
         ConfigError
-            If another pipeline wrote to it.
+            If another pipeline wrote to it, or the role may not write it.
         CheckpointError
             If it was dropped, or made again, since this pipeline wrote to it.
         """
         with self._begun() as (cursor, there):
             if there:
                 self.let_pass(cursor)
+            self._refuse_unwritable(cursor, there=there)
         return []
+
+    def _refuse_unwritable(self, cursor: Any, *, there: bool) -> None:
+        """Refuse a schema that is not there, and rights that the role lacks, before anything is read.
+
+        Parameters
+        ----------
+        there
+            Whether the schema has a log of commits.
+        """
+        schema, named = self._names[0], name_of(self._names[0])
+        found = fetched(
+            cursor,
+            "SELECT has_schema_privilege(oid, 'CREATE'), current_user::text, "
+            f"to_regclass({literal(self._table)}) IS NOT NULL, "
+            f"has_any_column_privilege(to_regclass({literal(self._table)}), 'INSERT') "
+            f"FROM pg_namespace WHERE nspname = {literal(schema)}",
+        )
+        if not found:
+            what, step = f"there is no schema {schema!r}", f"CREATE SCHEMA {named}"
+        else:
+            creates, role, made, inserts = found[0]
+            if made and not inserts:
+                what, step = f"the role {role!r} may not insert", f"GRANT INSERT ON {self._table} TO {name_of(role)}"
+            elif not (made and there) and not creates:
+                what = f"the role {role!r} may not create {'the log of its commits' if made else 'it'} in the schema"
+                step = f"GRANT CREATE ON SCHEMA {named} TO {name_of(role)}"
+            else:
+                return
+        raise ConfigError(
+            f"{self.path} cannot be written: {what}",
+            state="nothing was read or written; the position stays where it was",
+            next_step=f"{step}; or correct the connection or the table's name; run again",
+        )
 
     def newest(self) -> int:
         """Return the highest batch that this writer committed; -1 if there is none."""

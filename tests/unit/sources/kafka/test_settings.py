@@ -39,6 +39,8 @@ def test_kafka_settings_for_librdkafka_only_connect(tmp_path: Path) -> None:
     both.unlink()
     with pytest.raises(ConfigError, match=r"ssl\.certificate\.location"):
         mutual.for_librdkafka()
+    with pytest.raises(ConfigError, match=r"ssl\.ca\.location .*/ca\.pem"):
+        settings(SASL).check_authorities()
 
 
 def test_kafka_settings_for_python_are_words_that_it_knows() -> None:

@@ -402,6 +402,38 @@ def test_postgres_connection_that_is_wrong_is_named_without_its_password(
     assert "s3cr3t" not in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("table", "grants", "word"),
+    [
+        ("nosuch.t", "SELECT 1", "CREATE SCHEMA"),
+        ("closed.t", "SELECT 1", "GRANT CREATE ON SCHEMA"),
+        ("public.orders", "GRANT SELECT ON public.orders, public.sluice_commits TO clerk", "GRANT INSERT"),
+        ("public.orders", "GRANT SELECT, INSERT ON public.orders, public.sluice_commits TO clerk", None),
+    ],
+)
+def test_postgres_table_that_the_role_may_not_write_is_refused_before_anything_is_read(
+    orders: Postgres, tmp_path: Path, table: str, grants: str, word: str | None
+) -> None:
+    commit(orders, orders.writer(), 0, 0, 1)
+    for statement in ("DROP SCHEMA IF EXISTS closed", "DROP ROLE IF EXISTS clerk", "CREATE ROLE clerk LOGIN"):
+        orders.execute(statement)
+    for statement in ("CREATE SCHEMA closed", "GRANT USAGE ON SCHEMA closed TO clerk", grants):
+        orders.execute(statement)
+    orders.connect(login="clerk")
+    sink = PostgresTable(PostgresSink(table=table), str(tmp_path), "sluice:p:1")
+    try:
+        if word is None:
+            assert sink.examine() == []
+            return
+        with pytest.raises(ConfigError) as error:
+            sink.examine()
+        assert word in error.value.next_step
+    finally:
+        orders.connect()
+        orders.execute("DROP OWNED BY clerk")
+        orders.execute("DROP ROLE clerk")
+
+
 def test_postgres_url_quotes_what_a_connection_says() -> None:
     odd = Connection("c", "postgres", "/var/run", None, "m e", "p/:@", "d b", {"sslmode": "require", "iam": True})
     assert url_of(odd).startswith("postgresql://m%20e:p%2F%3A%40@%2Fvar%2Frun/d%20b?")
