@@ -194,7 +194,7 @@ class KafkaSettings:
         }
 
     def check_authorities(self) -> None:
-        """Raise a :class:`~sluice.errors.ConfigError` if the file of authorities cannot be read: no client names it."""
+        """Raise a :class:`~sluice.errors.ConfigError` if ``ssl.ca.location`` cannot be read: no client names it."""
         if "ssl.ca.location" in self.properties:
             self._text("ssl.ca.location", self.properties["ssl.ca.location"])
 
