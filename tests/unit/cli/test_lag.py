@@ -120,7 +120,8 @@ def test_lag_of_all_pipelines_names_those_that_do_not_read_kafka(
 ) -> None:
     monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
     (tmp_path / "made_up.yaml").write_text(
-        "{pipeline: made_up, source: {rate: {rows_per_second: 1}}, decode: {json: {schema: value BIGINT}}, sink: {delta: {path: t}}}"
+        "{pipeline: made_up, source: {rate: {rows_per_second: 1}}, decode: {json: {schema: value BIGINT}}, "
+        "sink: {delta: {path: t}}}"
     )
     monkeypatch.setattr(command, "load_all", lambda: load_all(tmp_path))
     assert command.show(None, watch=False, interval=1, as_json=True, metrics=None) == 0
