@@ -64,7 +64,11 @@ def within(gone: Slice, table: str, kinds: Mapping[str, str]) -> str:
 def _of_keys(gone: RowsByKey, table: str, kinds: Mapping[str, str]) -> str:
     time, *others = gone.keys
     same = f"keys.{name_of(time)} = {table}.{name_of(time)}"
-    if others:  # as texts: equal values of a type have the same one, and so have NULLs
+    # a number without a scale has its own: 1.5 and 1.50 are equal
+    for name in [name for name in others if kinds[name] == "numeric"]:
+        same += f" AND {table}.{name_of(name)} IS NOT DISTINCT FROM keys.{name_of(name)}::numeric"
+        others.remove(name)
+    if others:  # as texts: equal values of any other type have the same one, and so have NULLs
         ours = ", ".join(f"{table}.{name_of(name)}" for name in others)
         theirs = ", ".join(f"keys.{name_of(name)}::{kinds[name]}" for name in others)
         same += f" AND ROW({ours})::text = ROW({theirs})::text"

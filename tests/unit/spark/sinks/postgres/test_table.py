@@ -555,6 +555,19 @@ def test_postgres_finds_rows_by_nulls_and_by_times_beyond_its_own(orders: Postgr
     assert sorted(orders.held()) == [0, 1, 2, 3]
 
 
+def test_postgres_finds_rows_by_numbers_without_a_scale(orders: Postgres) -> None:
+    sink, kinds = orders.writer(), {"id": pa.decimal128(9, 2), "name": TEXT}
+    made = records({"id": Decimal("1.50")}, {"id": Decimal("2.50")}, **kinds)
+    put(orders, sink, 0, made)
+    orders.execute(
+        "ALTER TABLE public.orders ALTER id TYPE numeric", "UPDATE public.orders SET id = 1.5 WHERE id = 1.5"
+    )
+    staged = orders.stage(sink, 1, made)
+    keyed = RowsByKey.of(sink.staging, staged, ("_timestamp", "id"))
+    sink.replace(keyed, staged, from_arrow_schema(made.schema), 1, note("new", 1), name="p-1-000001")
+    assert (keyed.found, orders.execute("SELECT count(*) FROM public.orders")) == (2, [(2,)])
+
+
 @pytest.mark.parametrize(
     ("kind", "value"),
     [
