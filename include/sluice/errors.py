@@ -10,7 +10,7 @@ from typing import ClassVar, TypeVar
 from sluice.ranges import OffsetRange
 
 __all__ = [
-    "BEGIN_ANEW",
+    "START_OVER",
     "AuthorizationError",
     "CheckpointError",
     "ConfigError",
@@ -35,7 +35,7 @@ __all__ = [
 
 _Said = TypeVar("_Said")
 
-BEGIN_ANEW = "give the pipeline another name and its sink another path, both at once"
+START_OVER = "give the pipeline another name and its sink another path, both at once"
 """The next step when positions are no longer valid. The ledger keeps the old name bound to them and to its sink.
 
 Changing only one of the two is refused: another path alone is exit 41. The new name begins at its ``starting_offsets``.

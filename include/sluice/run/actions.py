@@ -13,7 +13,7 @@ from typing import ClassVar, Literal
 
 from pydantic import TypeAdapter, ValidationError
 
-from sluice.errors import BEGIN_ANEW, ConfigError
+from sluice.errors import START_OVER, ConfigError
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
 from sluice.recovery import Recovery
@@ -183,7 +183,7 @@ class RunRequest(RunAction):
         strategy, limit = self.recovery or pipeline.recovery, self.max_records_per_batch
         if self.interval is not None and (why := pipeline.no_intervals) is not None:
             raise ConfigError(
-                why, state=_UNTOUCHED, next_step=f"run it without an interval; to reprocess all of it, {BEGIN_ANEW}"
+                why, state=_UNTOUCHED, next_step=f"run it without an interval; to reprocess all of it, {START_OVER}"
             )
         live = self.interval is None
         refusal = pipeline.refusal(strategy) if live else _refusal_of_interval(pipeline, strategy)

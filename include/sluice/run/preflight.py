@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 from sluice.errors import (
-    BEGIN_ANEW,
+    START_OVER,
     ConfigError,
     OffsetsGoneError,
     SourceUnreachableError,
@@ -197,7 +197,7 @@ def _refuse_another(pipeline: str, topic: str, known: str | None, now: str | Non
             state=_CLEAN,
             next_step="let the connection lead to the first cluster again. Offsets of one cluster mean nothing on "
             f"another; to read this one into the same table, {begin_again(pipeline, truncate=True)}; to keep "
-            f"the rows of the first one, {BEGIN_ANEW}",
+            f"the rows of the first one, {START_OVER}",
         )
     if is_another(known, now):
         raise _recreated(pipeline, f"topic {topic!r} was deleted and recreated{when} (its id changed)")
@@ -301,5 +301,5 @@ def _recreated(pipeline: str, what: str) -> TopicRecreatedError:
         f"pipeline {pipeline!r}: {what}",
         state=_CLEAN,
         next_step="if the topic was recreated, its offsets stand for other records. To take the former rows out: "
-        f"{begin_again(pipeline, truncate=True)}; or, to keep them, {BEGIN_ANEW}",
+        f"{begin_again(pipeline, truncate=True)}; or, to keep them, {START_OVER}",
     )

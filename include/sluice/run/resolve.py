@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
-from sluice.errors import BEGIN_ANEW, SourceUnreachableError, TopicRecreatedError
+from sluice.errors import START_OVER, SourceUnreachableError, TopicRecreatedError
 from sluice.ranges import OffsetRange, Positions, Times, describe, overlaps, subtract
 from sluice.run.interval import Interval
 from sluice.sources.base import Source
@@ -210,7 +210,7 @@ def missing(
         raise available.trouble
     recreated = [gap for gap in short if gap.topic in available.recreated]
     if recreated:
-        step = f"an interval of the new topic needs a pipeline of its own: {BEGIN_ANEW}"
+        step = f"an interval of the new topic needs a pipeline of its own: {START_OVER}"
         without = isinstance(available.log, Unread)
         place = "the source" if without else "the write-ahead log"
         raise TopicRecreatedError(

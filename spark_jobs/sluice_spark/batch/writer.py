@@ -31,7 +31,7 @@ from sluice_spark.decoders.base import RULE, source_columns
 from sluice_spark.engine.logs import logger
 from sluice_spark.paths import literal
 from sluice_spark.rules.records import decoded
-from sluice_spark.sinks.also import ALSO, NO_FURTHER, AlsoSinks, Shared
+from sluice_spark.sinks.also import ALSO, NO_ALSO, AlsoSinks, Shared
 from sluice_spark.sinks.base import MOST, NOTHING, Fence, RowsRefusedError, Sink, Staged, overtaken
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.profile import profile_of
@@ -146,7 +146,7 @@ class BatchWriter:
         Processes ranges on the Arrow path, as far as it can; None means that all records take the Spark path.
     split
         The row rules of the pipeline's suite: rows that break one go to the quarantine. None means that there are none.
-    further
+    also
         The sinks of ``also``.
     lookups
         The tables that the transform joins.
@@ -166,7 +166,7 @@ class BatchWriter:
     screen: Screen | None = None
     screened: Screened | None = None
     split: Split | None = None
-    further: AlsoSinks = NO_FURTHER
+    also: AlsoSinks = NO_ALSO
     lookups: Lookups = NO_LOOKUPS
     refusals: Refusals = NONE_REFUSED
 
@@ -453,11 +453,11 @@ class BatchWriter:
 
     def shared(self, spark: SparkSession, prepared: PreparedBatch, name: str) -> PreparedBatch:
         """Return the batch with its rows staged for further sinks, too; ``name`` is that of its folders."""
-        if not self.further:
+        if not self.also:
             return prepared
         staged = prepared.staged
         rows = self.sink.staged_rows(spark, staged, self.schema).select(*map(column, self.schema.names))
-        shared = self.further.share(self.sink, staged, rows, self.schema, name, offsets=self.traced)
+        shared = self.also.share(self.sink, staged, rows, self.schema, name, offsets=self.traced)
         return replace(prepared, shared=shared)
 
     def commit(
@@ -516,7 +516,7 @@ class BatchWriter:
         if places.refused is not None or prepared.quarantine:
             point("quarantine-committed")
         if prepared.shared is not None:
-            self.further.commit(prepared.shared, batch, full, name, places.gone)
+            self.also.commit(prepared.shared, batch, full, name, places.gone)
 
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
         """Commit staged rows to the sink; return False if this writer committed the batch before."""

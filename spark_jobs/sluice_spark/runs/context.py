@@ -212,7 +212,7 @@ class RunContext:
                 self.judge.check_columns(shape.schema.names)
             split = Split.of(spark, self.pipeline, shape.schema)
             tables.sink.check(shape.schema)
-            tables.further.check(shape.schema)
+            tables.also.check(shape.schema)
             tables.quarantine.check(SCHEMA)
         keeps = self.pipeline.keeps
         kind: type[BatchWriter] = BatchWriter if keeps is None else imported(kind_of("operators", keeps).writer)
@@ -225,7 +225,7 @@ class RunContext:
             tables.quarantine,
             opaque=shape.opaque,
             split=split,
-            further=tables.further,
+            also=tables.also,
             lookups=lookups,
         )
         if self.pipeline.origins is not None:

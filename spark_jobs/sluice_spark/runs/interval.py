@@ -176,7 +176,7 @@ class IntervalRun(Run):
                 source = self._offsets.source(spark, available, subtract(kafka, gone), subtract(log, gone), segments)
             strategy, tell = self.context.strategy, self.context.teller(lease)
             with self.context.watch.phase("query"), strategy.hold_when_read(spark, source, tell) as held:
-                for table in (tables.replacing(), tables.quarantine, tables.further):
+                for table in (tables.replacing(), tables.quarantine, tables.also):
                     table.check_replaceable()
                 number = tables.sink.version() + 1
                 writer = self._writer(spark, tables, self.context.lookups(tables, number, own=True))

@@ -133,7 +133,7 @@ class LiveRun(Run):
             self._clean(lease, tables)
         self._mirror(source, tables)
         self._let_go(source, tables)
-        tables.further.settled()
+        tables.also.settled()
         return self._judge(lease, tables.sink)
 
     def _refuse_held(self, lease: Lease) -> None:

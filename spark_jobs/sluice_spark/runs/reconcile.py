@@ -69,7 +69,7 @@ def examine(tables: Tables, *, leave: bool = False) -> list[str]:
     CheckpointError
         If commits of this pipeline were rolled back or damaged, or a table was replaced.
     """
-    every = (tables.sink, *tables.further.sinks.values(), tables.quarantine, tables.filled)
+    every = (tables.sink, *tables.also.sinks.values(), tables.quarantine, tables.filled)
     for table in {t.path: t for t in every}.values():
         if table.is_cut_off():
             raise contradiction(
@@ -79,7 +79,7 @@ def examine(tables: Tables, *, leave: bool = False) -> list[str]:
                 "the run writes again what no other commit depends on; then sluice audit --deep says whether "
                 "something is missing",
             )
-    return [*tables.sink.examine(), *tables.further.examine(tables.sink, leave=leave), *tables.quarantine.examine()]
+    return [*tables.sink.examine(), *tables.also.examine(tables.sink, leave=leave), *tables.quarantine.examine()]
 
 
 def reconcile(
@@ -123,10 +123,10 @@ def reconcile(
             f"{begin_again(lease.pipeline, truncate=True)}",
         )
     # the table's history is read only when the ledger is behind
-    or_anew = f"; or, to write all rows again, {begin_again(lease.pipeline, truncate=True)}"
+    or_restart = f"; or, to write all rows again, {begin_again(lease.pipeline, truncate=True)}"
     # what batches began to read is taken out with the rest
     given_up = {n for epoch, n in ledger.offsets.begun(lease.pipeline) if epoch == number} if emptied else set[int]()
-    notes = _notes(sink, upto, held, or_anew, given_up)
+    notes = _notes(sink, upto, held, or_restart, given_up)
     closed = next((note for note in notes if HANDOVER in note), None)
     if closed is not None:
         pass  # the driver that closed the epoch had reconciled it
@@ -156,11 +156,11 @@ def reconcile(
         _together(tables)
     known, there = _last(ledger, lease.pipeline, REDRIVEN), redriven.sink.version()
     # their offsets have accounts, which say where all rows are that are taken out
-    for note in _notes(redriven.sink, known, there, or_anew, set(range(known + 1, there + 1)) if emptied else ()):
+    for note in _notes(redriven.sink, known, there, or_restart, set(range(known + 1, there + 1)) if emptied else ()):
         _enter(ledger, lease, note, redriven, forgo=forgo, leave=unchecked)
     _together(redriven, leave=unchecked)
     if closed is not None:
-        tables.further.begin_anew(closed["version"], closed["run"])
+        tables.also.restart(closed["version"], closed["run"])
         seal_off(tables, closed)
         open_next(ledger, lease, tables, closed)
         logger.info("reconciled: epoch %d was closed by run %s", number, closed["run"])
@@ -245,7 +245,7 @@ def enter_interval(ledger: Ledger, lease: Lease, tables: Tables, *, forgo: bool 
         entered = tables.quarantine.version() >= note["version"]
         staged = NOTHING if entered else _refused(ledger, lease, tables, note, accounts, forgo=forgo)
         aside = replace_quarantined(tables, gone, staged, note["version"], note["run"])
-        tables.further.finish(note, tables.batch_name(note["version"]), gone, leave=leave)
+        tables.also.finish(note, tables.batch_name(note["version"]), gone, leave=leave)
         tables.sweep(note["version"])
         taken = {(topic, partition): count for topic, partition, count in note["replaced"]}
         before = None if windows is None else written_before(ledger, lease.pipeline)
@@ -365,7 +365,7 @@ def _within_log(tables: Tables) -> None:
 
 
 def _notes(
-    table: Sink, upto: int, held: int, or_anew: str = "", given_up: Collection[int] = ()
+    table: Sink, upto: int, held: int, or_restart: str = "", given_up: Collection[int] = ()
 ) -> list[dict[str, Any]]:
     """Return the metadata of the commits after ``upto``, oldest first.
 
@@ -384,30 +384,30 @@ def _notes(
         "all of them"
     )
     if not gone <= set(given_up):
-        raise contradiction(said, f"restore the ledger from a copy{or_anew}")
+        raise contradiction(said, f"restore the ledger from a copy{or_restart}")
     logger.warning("%s: their rows are taken out, and their records count as not read", said)
     return [note for note in notes if note["version"] < min(gone)]
 
 
 def _together(tables: Tables, *, leave: bool = False) -> None:
     """Refuse further sinks that do not end with the sink's newest batch; with ``leave``, let them end with it."""
-    if not tables.further:
+    if not tables.also:
         return
     held = tables.sink.version()
     newest = next(iter(tables.sink.notes(newer_than=held - 1)), None) if held >= 0 else None
     if leave:
-        tables.further.level(held, newest)
+        tables.also.level(held, newest)
     else:
-        tables.further.refuse_apart(held, newest)
+        tables.also.refuse_apart(held, newest)
         if tables.epoch.number > REDRIVEN:
-            tables.further.tell_of_new(newest)
+            tables.also.tell_of_new(newest)
 
 
 def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables, *, forgo: bool, leave: bool) -> None:
     version, run = note["version"], note["run"]
     if note.get("of") == RETRACTED:
         moved = [OffsetRange(p["topic"], p["partition"], *span) for p in note["moved"] for span in p["ranges"]]
-        tables.further.take_out(Slice(moved), version, note, tables.batch_name(version))
+        tables.also.take_out(Slice(moved), version, note, tables.batch_name(version))
         tables.sweep(version)
         ledger.record(lease, *rows_retracted(tables.epoch.number, version, note["moved"], note["reason"]), run_id=run)
         logger.info("reconciled: run %s retracted rows; recorded in the ledger", run)
@@ -420,7 +420,7 @@ def _enter(ledger: Ledger, lease: Lease, note: Mapping[str, Any], tables: Tables
         take_out(tables.quarantine, spans, version, run, name=tables.batch_name(version))
     elif note.get("refused"):
         accounts, lost = _quarantined(ledger, lease, tables, note, accounts, lost, forgo=forgo)
-    tables.further.finish(note, tables.batch_name(version), leave=leave)
+    tables.also.finish(note, tables.batch_name(version), leave=leave)
     tables.sweep(version)
     redriven = Redriven(of=note["of"], source=note.get("source") or {}) if note.get("of") else None
     done = batch_committed(tables.epoch.number, version, accounts, lost=lost, facts=facts_in(note), redriven=redriven)

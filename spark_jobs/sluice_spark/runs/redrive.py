@@ -79,7 +79,7 @@ class RedriveRun(Run):
                 self._from_quarantine(lease, emptying, tables)
         else:
             self._lost(lease, tables)
-        tables.further.settled()
+        tables.also.settled()
         return self._judge(lease, tables.sink)
 
     # --- lost ranges -----------------------------------------------------------------------------------------------

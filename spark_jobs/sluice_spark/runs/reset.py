@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, cast
 
-from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError
+from sluice.errors import START_OVER, CheckpointError, ConfigError
 from sluice.facts import Windows
 from sluice.faults import point
 from sluice.ledger import REDRIVEN, Lease
@@ -92,7 +92,7 @@ class EpochRun(Run):
             tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
             try:
                 self._found += examine(tables, leave=True)
-                redriven.further.examine(redriven.sink, leave=True)
+                redriven.also.examine(redriven.sink, leave=True)
                 refuse_restored(self.ledger, self.pipeline.name, tables)
             except TakenBackError as error:
                 if not truncate:
@@ -128,8 +128,8 @@ class EpochRun(Run):
             HANDOVER: {key: told[key] for key in ("epoch", "lineage", "positions")},
             RESET: told, "run": self.context.run_id, "pipeline": self.pipeline.name,
         }  # fmt: skip
-        if tables.further.taken:
-            note[TAKEN] = tables.further.taken
+        if tables.also.taken:
+            note[TAKEN] = tables.also.taken
         removed: dict[tuple[str, int], int] = {}
         if there is not None and reset.truncated:
             removed = self._empty(lease, tables, cast(ReplaceableSink, there[0]), there[1], number, note)
@@ -139,7 +139,7 @@ class EpochRun(Run):
             if not there[0].commit(NOTHING, there[1], number, note):
                 raise self._overtaken(tables, number)
         point("epoch-closed")
-        tables.further.begin_anew(number, self.context.run_id)
+        tables.also.restart(number, self.context.run_id)
         if self.pipeline.stateful is not None:  # left by an attempt to rebuild state, which no run repeats
             Transfer(tables.applying.checkpoint.path, lease.token).clear()
         seal_off(tables, note)
@@ -291,7 +291,7 @@ class ResetRun(EpochRun):
                 f"the write-ahead log {tables.log.path} holds records of the former topic {reset.recreated[0]!r}: its "
                 "offsets stand for other records now",
                 state=_KEPT,
-                next_step=f"to keep them, {BEGIN_ANEW}. To discard them, with Spark: DELETE FROM "
+                next_step=f"to keep them, {START_OVER}. To discard them, with Spark: DELETE FROM "
                 f"delta.`{tables.log.path}` WHERE true; then run this again",
             )
 

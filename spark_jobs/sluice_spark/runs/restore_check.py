@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from sluice.delta.names import app_id, interval_app_id
-from sluice.errors import BEGIN_ANEW
+from sluice.errors import START_OVER
 from sluice.ledger import REDRIVEN, Ledger
 from sluice_spark.runs.reconcile import contradiction
 from sluice_spark.runs.tables import Tables
@@ -37,5 +37,5 @@ def refuse_restored(ledger: Ledger, pipeline: str, tables: Tables) -> None:
         raise contradiction(
             f"the ledger has batch {last[lacking[0]]} of {lacking[0]} committed, and the sink {tables.sink.path} does "
             "not: it was restored to an earlier state, or lacks the table of its commits",
-            f"restore it to its newest state; or, to start over, {BEGIN_ANEW}",
+            f"restore it to its newest state; or, to start over, {START_OVER}",
         )

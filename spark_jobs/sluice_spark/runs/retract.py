@@ -64,7 +64,7 @@ class RetractRun(Run):
     def _retract(self, lease: Lease, emptying: Lease, tables: Tables) -> None:
         sink = tables.replacing()
         sink.check_replaceable()
-        tables.further.check_replaceable()
+        tables.also.check_replaceable()
         # an interval run or a reset replaces rows that are to be removed here: once one commits, this one is refused
         fence = Fence(sink.table_version(), lambda note: note.get("interval") is not None or emptied(note))
         parts = self._parts(tables)
@@ -111,7 +111,7 @@ class RetractRun(Run):
                 next_step="run again: the next run records that batch in the ledger and goes on after it",
             )
         point("sink-committed")
-        tables.further.take_out(gone, batch, note, name)
+        tables.also.take_out(gone, batch, note, name)
         tables.sweep(batch)  # before the ledger has the batch: if the driver dies, the next run sweeps it, too
         self.ledger.record(lease, *rows_retracted(REDRIVEN, batch, moved, reason))
         point("batch-recorded")

@@ -115,7 +115,7 @@ class BatchSteps(ABC):
 
     def share(self) -> None:
         """Stage the rows for further sinks, too."""
-        if self.writer.further:
+        if self.writer.also:
             with self.context.watch.phase("batches"), watched(self.spark, f"{self.label} for further sinks"):
                 self.prepared = self.writer.shared(self.spark, self.prepared, self.name)
 

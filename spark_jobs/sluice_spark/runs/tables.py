@@ -18,7 +18,7 @@ from sluice.sinks.base import SinkConfig, SinkKind
 from sluice.wal import WriteAheadLog
 from sluice_spark.batch import quarantine as quarantines
 from sluice_spark.engine.logs import logger
-from sluice_spark.sinks.also import NO_FURTHER, AlsoSinks
+from sluice_spark.sinks.also import NO_ALSO, AlsoSinks
 from sluice_spark.sinks.base import EvolvingSink, ReplaceableSink, Sink
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sinks.parquet.attempts import attempted
@@ -46,7 +46,7 @@ class Tables:
         The checkpoint of the stream that applies the log, if the pipeline has state and the route is the log. That
         stream numbers its batches by itself, because some of them have no records: they only close windows or forget
         keys. None if a batch of the log has the same number in the sink, or if there is no log.
-    further
+    also
         The sinks of ``also``.
     """
 
@@ -61,7 +61,7 @@ class Tables:
     config: SinkConfig
     path: str
     applied: str | None = None
-    further: AlsoSinks = NO_FURTHER
+    also: AlsoSinks = NO_ALSO
 
     @classmethod
     def of(cls, pipeline: Pipeline, home: Home, epoch: Epoch) -> Tables:
@@ -109,7 +109,7 @@ class Tables:
             epoch=Epoch(-number, Route.DIRECT, None),
             sink=self.kind.opened(self.config, self.path, app),
             quarantine=quarantines.opened(self.quarantine.path, quarantine_app_id(app)),
-            further=self.further.of_writer(app),
+            also=self.also.of_writer(app),
         )
 
     @property
@@ -193,7 +193,7 @@ class Tables:
         still commit its files, which must exist then.
         """
         self.sink.sweep(self.batch_name(batch))
-        self.further.sweep(self.batch_name(batch))
+        self.also.sweep(self.batch_name(batch))
         self.quarantine.sweep(self.batch_name(batch))
 
     def left_over(self) -> set[int]:

@@ -43,7 +43,7 @@ from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.parquet.staged_files import read_back
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
-__all__ = ["ALSO", "NO_FURTHER", "TAKEN", "AlsoSinks", "Shared"]
+__all__ = ["ALSO", "NO_ALSO", "TAKEN", "AlsoSinks", "Shared"]
 
 ALSO = "also"
 """The key of a commit's metadata that says what further sinks get of the batch."""
@@ -142,7 +142,7 @@ class AlsoSinks:
             The first sink. If its newest commit names a sink under :data:`TAKEN`, that one is taken as with ``leave``.
         leave
             Whether a table of which commits were rolled back is taken as it is; the log says so. It stays so with
-            :meth:`begin_anew`.
+            :meth:`restart`.
         """
         told: list[str] = []
         for name, sink in self.sinks.items():
@@ -233,7 +233,7 @@ class AlsoSinks:
             if key in also["staged"] and sink.version() < held:
                 sink.commit(NOTHING, StructType.fromJson(also["schema"]), held, {**bare, "left": True})
 
-    def begin_anew(self, batch: int, run_id: str) -> None:
+    def restart(self, batch: int, run_id: str) -> None:
         """Let each table that was taken as it is say so, by a commit without rows, after an epoch was closed.
 
         Parameters
@@ -441,7 +441,7 @@ def _digest(config: SinkConfig) -> str:
     return hashlib.sha256(json.dumps(config.model_dump(mode="json"), sort_keys=True).encode()).hexdigest()[:16]
 
 
-NO_FURTHER = AlsoSinks()
+NO_ALSO = AlsoSinks()
 """Those of a pipeline without ``also``."""
 
 

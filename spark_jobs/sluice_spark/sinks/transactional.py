@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pyspark.sql.types import StructType
 
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.errors import START_OVER, ConfigError, SinkError
 from sluice_spark.sinks.base import Fence, Staged, TakenBackError, overtaken
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
@@ -235,7 +235,7 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
                 f"{self.shown} no longer has batch {self._reached}, which it had in this run: it was dropped, emptied "
                 "or put back meanwhile",
                 state="nothing of this batch was committed; what was committed before is not in the sink any more",
-                next_step=f"restore it to its newest state, and run again; or, to start over, {BEGIN_ANEW}",
+                next_step=f"restore it to its newest state, and run again; or, to start over, {START_OVER}",
             )
 
     def _keep_out(self, state: S, fence: Fence) -> None:
@@ -274,5 +274,5 @@ class TransactionalSink(StagesParquet, ABC, Generic[S]):
                 else "nothing was read or written; the position stays where it was",
                 next_step="change it back, then run again"
                 if since
-                else f"change it or the pipeline file so that they match; or, to start over, {BEGIN_ANEW}",
+                else f"change it or the pipeline file so that they match; or, to start over, {START_OVER}",
             )

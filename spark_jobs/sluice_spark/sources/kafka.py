@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from sluice.errors import (
-    BEGIN_ANEW,
+    START_OVER,
     AuthorizationError,
     OffsetsGoneError,
     SluiceError,
@@ -195,7 +195,7 @@ class KafkaReader:
                 raise TopicRecreatedError(
                     f"{r} was to be read, but the partition {'is gone' if now is None else f'ends at {now.end}'}",
                     state="batches that were committed are in the sink and stay; nothing of this one is visible",
-                    next_step=f"if the topic was recreated, {BEGIN_ANEW}",
+                    next_step=f"if the topic was recreated, {START_OVER}",
                 )
             if now.start > r.start:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))

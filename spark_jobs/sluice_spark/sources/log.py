@@ -10,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import BEGIN_ANEW, SinkError, SluiceError
+from sluice.errors import START_OVER, SinkError, SluiceError
 from sluice.ranges import OffsetRange, Positions, overlaps, subtract
 from sluice.sources.state import TopicState
 from sluice.wal import DamagedLogError, Segment, WriteAheadLog
@@ -122,7 +122,7 @@ class LogRecords:
             damages,
             next_step="restore the files from a copy and run again. Without one: --recovery replay reads these "
             "offsets from the source while it has them; --recovery ignore_range records them as lost and goes on. With "
-            f"rows: aggregate, a window, dedupe or a processor the strategy cannot change: {BEGIN_ANEW}",
+            f"rows: aggregate, a window, dedupe or a processor the strategy cannot change: {START_OVER}",
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pyspark.sql import SparkSession
 
-from sluice.errors import BEGIN_ANEW, OffsetsGoneError, TopicRecreatedError
+from sluice.errors import START_OVER, OffsetsGoneError, TopicRecreatedError
 from sluice.ranges import OffsetRange
 from sluice.sources.queue.config import QueueSource
 from sluice.sources.queue.source import QueueStreams
@@ -48,7 +48,7 @@ class QueueReader(RangedReader):
                 raise TopicRecreatedError(
                     f"{r} was to be read, but the stream ends at {now.end}",
                     state="batches that were committed are in the sink and stay; nothing of this one is visible",
-                    next_step=f"if the stream was made again, {BEGIN_ANEW}",
+                    next_step=f"if the stream was made again, {START_OVER}",
                 )
             if now.start > r.start:
                 gone.append(OffsetRange(r.topic, r.partition, r.start, min(r.end, now.start)))

@@ -9,7 +9,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame
 
-from sluice.errors import BEGIN_ANEW, OffsetsGoneError, SluiceError
+from sluice.errors import START_OVER, OffsetsGoneError, SluiceError
 from sluice.faults import point
 from sluice.ranges import OffsetRange, describe
 from sluice.storage import file_system
@@ -119,7 +119,7 @@ class Landing:
                 f"{describe(gone)}",
                 state="batches that were sealed before are in the log and are applied; nothing of this batch is sealed",
                 next_step="run with --recovery ignore_range: it records them as lost and goes on. Raise the topic's "
-                f"retention, or run more often. With rows: aggregate the strategy cannot be changed: {BEGIN_ANEW}",
+                f"retention, or run more often. With rows: aggregate the strategy cannot be changed: {START_OVER}",
                 ranges=gone,
             )
         if staged.folder and staged.files:

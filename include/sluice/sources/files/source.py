@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, SourceUnreachableError, described, quoted
+from sluice.errors import START_OVER, ConfigError, SinkError, SluiceError, SourceUnreachableError, described, quoted
 from sluice.home import Home
 from sluice.ranges import OffsetRange, Positions
 from sluice.sources.base import Source, SourceKind
@@ -116,7 +116,7 @@ class Files(Source):
                 "now: all of its files would be read as new ones",
                 state=_STATE,
                 next_step="let the path end in the former name (a symbolic link of that name does); or, to read "
-                f"another folder, {BEGIN_ANEW}",
+                f"another folder, {START_OVER}",
             )
 
     def _listed(self) -> Listing:

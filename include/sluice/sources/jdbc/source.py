@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any
 
 from sluice.connections import find
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, TopicRecreatedError
+from sluice.errors import START_OVER, ConfigError, SinkError, TopicRecreatedError
 from sluice.home import Home
 from sluice.sources.base import SourceKind
 from sluice.sources.jdbc.config import JdbcSource
@@ -142,14 +142,14 @@ class TableRows(LandedSource):
                 "offset would stand for rows of both",
                 state=_STATE,
                 next_step=f"let source.jdbc name {known['stream']} again (ALTER TABLE ... RENAME gives a table its "
-                f"former name back); or, to read another one, {BEGIN_ANEW}",
+                f"former name back); or, to read another one, {START_OVER}",
             )
         if (known["key"], known["unique"]) != (what["key"], what["unique"]):
             raise ConfigError(
                 f"{config.shown} was read by the key {known['key']!r}, and rows were told apart by {known['unique']}; "
                 f"now they are {what['key']!r} and {what['unique']}",
                 state=_STATE,
-                next_step=f"set source.jdbc.key and source.jdbc.unique as they were; or {BEGIN_ANEW}",
+                next_step=f"set source.jdbc.key and source.jdbc.unique as they were; or {START_OVER}",
             )
         for kind, have, other in (("types", now.types, operator.ne), ("exact", now.exact, retold)):
             had = [str(one) for one in known.get(kind, have)]
@@ -159,7 +159,7 @@ class TableRows(LandedSource):
                     f"{config.shown}: {', '.join((config.key, *now.unique))} had the types {', '.join(had)}, "
                     f"and have {', '.join(have)} now: rows that were read could not be told from others",
                     state=_STATE,
-                    next_step=f"change the types back{cast}; or {BEGIN_ANEW}",
+                    next_step=f"change the types back{cast}; or {START_OVER}",
                 )
         elsewhere = None not in (known["server"], now.server) and known["server"] != now.server
         if elsewhere or known["table"] != now.table:
@@ -168,7 +168,7 @@ class TableRows(LandedSource):
                 + ("the connection leads to another server" if elsewhere else "it was dropped and made again"),
                 state=_STATE,
                 next_step="let the connection and source.jdbc lead to the former table; to read this one, "
-                f"{BEGIN_ANEW}",
+                f"{START_OVER}",
             )
         if known["file"] != now.file:
             self.notes.append(
@@ -199,7 +199,7 @@ class TableRows(LandedSource):
                 "or a standby took over that lacked the newest transactions. It may have given keys that were read "
                 "before to other rows, which would not be seen",
                 state=_STATE,
-                next_step=f"let the connection lead to the server with the newer data; to read this one, {BEGIN_ANEW}",
+                next_step=f"let the connection lead to the server with the newer data; to read this one, {START_OVER}",
             )
         if now[0] != before[0]:
             self.notes.append(
@@ -226,7 +226,7 @@ class TableRows(LandedSource):
                 f"{floor} were read. New rows with smaller keys would not be seen",
                 state=_STATE,
                 next_step="if only rows at the end were deleted, run again when a greater key is there; if the keys "
-                f"started over, {BEGIN_ANEW}",
+                f"started over, {START_OVER}",
             )
         if micros is not None:  # a time in the future is no floor: others may come before it
             key = min(key, int(at * 1_000_000) // micros) - -(-int(self._lag(described) * 1_000_000) // micros)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sluice.atomic_file import made_once
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.errors import START_OVER, ConfigError, SinkError
 from sluice.home import Home
 from sluice.ranges import Positions
 from sluice.sources.base import Source, SourceKind
@@ -86,7 +86,7 @@ class MadeUp(Source):
                 f"source.rate has {config.rows_per_second} rows a second in {config.partitions} partitions, and the "
                 f"pipeline began with {found.rows_per_second} in {found.partitions}: its offsets would be other rows",
                 state=_STATE,
-                next_step=f"set them as they were; or {BEGIN_ANEW}",
+                next_step=f"set them as they were; or {START_OVER}",
             )
         return found
 

@@ -10,7 +10,7 @@ from deltalake.exceptions import CommitFailedError, DeltaError
 
 from sluice.delta.names import ADOPTING, HOLDS, OWNER, owner
 from sluice.delta.transactions import transaction_versions
-from sluice.errors import BEGIN_ANEW, CheckpointError, ConfigError, LeaseHeldError, begin_again
+from sluice.errors import START_OVER, CheckpointError, ConfigError, LeaseHeldError, begin_again
 from sluice_spark.sinks.base import Fence, TakenBackError
 from sluice_spark.sinks.delta.commits import Commit, altered, undone
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
@@ -43,7 +43,7 @@ class Guard:
             if keyed
             else "sluice audit --deep compares them with the ledger"
         )
-        self._anew = BEGIN_ANEW if keyed else begin_again(str(self._owner), truncate=True)
+        self._restart = START_OVER if keyed else begin_again(str(self._owner), truncate=True)
         self._seen: int | None = None
         self._passed: int | None = None
         self.wrote = False
@@ -182,7 +182,7 @@ class Guard:
             f"the {self.holds} {self.path} was rolled back or replaced by {by}: {which} no longer part of it",
             state="nothing was read or written now; the table's history has what was removed until a VACUUM",
             next_step=f"undo that: RESTORE TABLE delta.`{self.path}` TO VERSION AS OF {by.version - 1}, and run again; "
-            f"or, to write all rows again, {self._anew}",
+            f"or, to write all rows again, {self._restart}",
         )
 
     def let_pass(self, table: DeltaTable) -> None:
@@ -194,7 +194,7 @@ class Guard:
             raise CheckpointError(
                 f"the {self.holds} {self.path} was dropped since this run began",
                 state="nothing of this batch was written; what was committed before is not in the table any more",
-                next_step=f"restore the table, then run again; or, to write all rows again, {self._anew}",
+                next_step=f"restore the table, then run again; or, to write all rows again, {self._restart}",
             )
         if self._passed is None:
             commits, base = self._since_last(table)

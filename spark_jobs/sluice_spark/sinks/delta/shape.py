@@ -16,7 +16,7 @@ from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, Struct
 
 from sluice.delta.names import KEY
 from sluice.delta.paths import check_removable
-from sluice.errors import BEGIN_ANEW, ConfigError, described
+from sluice.errors import START_OVER, ConfigError, described
 from sluice.fields import METADATA_COLUMNS
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import Refusal, RowsRefusedError, Staged, StagedFile
@@ -449,5 +449,5 @@ def _misfit(held: Handle, what: Sequence[str], ways_out: Sequence[str] = ()) -> 
     return ConfigError(
         f"the table {held.path} does not fit the pipeline: {'; '.join(what[:_SHOWN])}{more}",
         state="nothing was read or written; the position stays where it was",
-        next_step=f"{'; '.join(steps)}; or, to start over, {BEGIN_ANEW}",
+        next_step=f"{'; '.join(steps)}; or, to start over, {START_OVER}",
     )

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import types as T
 
 from sluice.delta.names import KEY
-from sluice.errors import BEGIN_ANEW, ConfigError
+from sluice.errors import START_OVER, ConfigError
 from sluice.sinks.base import SinkConfig
 from sluice.storage import file_system
 from sluice_spark.sinks.base import Fence, Staged, of_table
@@ -67,7 +67,7 @@ class DeltaUpsert(DeltaSink):
             raise ConfigError(
                 f"rows cannot be merged into the table {self.path}: {'; '.join(problems)}",
                 state="nothing was read or written; the position stays where it was",
-                next_step=f"change key and sequence, or the transform; or, to start over, {BEGIN_ANEW}",
+                next_step=f"change key and sequence, or the transform; or, to start over, {START_OVER}",
             )
         super().check(rows)
         self.check_replaceable()

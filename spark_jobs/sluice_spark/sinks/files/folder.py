@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, CheckpointError, SinkError
+from sluice.errors import START_OVER, CheckpointError, SinkError
 from sluice.pipeline.window import END, START
 from sluice.sinks.files import FilesSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
@@ -200,7 +200,7 @@ class Folder(TransactionalSink[State]):
             raise SinkError(
                 f"a file of {self.shown} is gone: {error.filename or error}",
                 state="nothing of this batch was committed",
-                next_step=f"restore it from a copy, and run again; or, to start over, {BEGIN_ANEW}",
+                next_step=f"restore it from a copy, and run again; or, to start over, {START_OVER}",
             ) from error
 
     def _outdated(self, state: State) -> list[str]:
@@ -236,7 +236,7 @@ class Folder(TransactionalSink[State]):
         return CheckpointError(
             f"the manifest of {self.path} is not whole: {error}",
             state="nothing was read or written",
-            next_step=f"restore its folder _sluice from a copy; or, to start over, {BEGIN_ANEW}",
+            next_step=f"restore its folder _sluice from a copy; or, to start over, {START_OVER}",
         )
 
     def let_pass(self, state: State) -> None:

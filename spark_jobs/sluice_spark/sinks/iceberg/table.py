@@ -26,7 +26,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 from pyspark.sql.pandas.types import to_arrow_schema
 
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.errors import START_OVER, ConfigError, SinkError
 from sluice.pipeline.window import END, START
 from sluice.sinks.iceberg import IcebergSink
 from sluice.storage import file_system
@@ -124,7 +124,7 @@ class IcebergTable(TransactionalSink[Table]):
         return [
             f"the {self.path}: {', '.join(moved)} was the name of another column before, and staged files have names "
             "and no ids: rows written before show that column's values. Rename the columns back; or write all rows "
-            f"again: {BEGIN_ANEW}"
+            f"again: {START_OVER}"
         ]
 
     def newest(self) -> int:
@@ -264,7 +264,7 @@ class IcebergTable(TransactionalSink[Table]):
             raise TakenBackError(
                 f"{self.shown} was rolled back: batch {batch} of {writer} is no longer part of it",
                 state="nothing was read or written now; the newer snapshots are there until they expire",
-                next_step=f"set the table back to its newest snapshot, and run again; or, to start over, {BEGIN_ANEW}",
+                next_step=f"set the table back to its newest snapshot, and run again; or, to start over, {START_OVER}",
             )
 
     def batch_of(self, table: Table, writer: str) -> int:

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import types as T
 
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError
+from sluice.errors import START_OVER, ConfigError, SinkError
 from sluice.sinks.kafka import KafkaSink
 from sluice_spark.sinks.base import Fence, Staged, TakenBackError
 from sluice_spark.sinks.kafka.cluster import MARKS_CONFIG, NOTHING_COMMITTED, Cluster, Topic
@@ -229,7 +229,7 @@ class KafkaTopic(KeepsStaged):
             raise TakenBackError(
                 f"the {self.path} {how} since this pipeline wrote to it: what it had sent before is lost",
                 state="nothing was read or written",
-                next_step=f"to start over, {BEGIN_ANEW}",
+                next_step=f"to start over, {START_OVER}",
             )
 
     def _missing(self) -> ConfigError:

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql.types import StructType
 
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, CheckpointError, SinkError, described
+from sluice.errors import START_OVER, CheckpointError, SinkError, described
 from sluice.faults import point
 from sluice.sinks.foreach import Batch
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
@@ -173,5 +173,5 @@ class Outward(KeepsStaged, ABC):
             raise CheckpointError(
                 f"the record of {self.path} in {self.staging}/_sluice is not whole: {error}",
                 state="nothing was read or written",
-                next_step=f"restore this folder from a copy; or, to start over, {BEGIN_ANEW}",
+                next_step=f"restore this folder from a copy; or, to start over, {START_OVER}",
             ) from None

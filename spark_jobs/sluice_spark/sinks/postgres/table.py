@@ -20,7 +20,7 @@ from pyspark.sql import types as T
 
 from sluice.connections import find
 from sluice.delta.names import owner
-from sluice.errors import BEGIN_ANEW, ConfigError, SinkError, SluiceError, quoted
+from sluice.errors import START_OVER, ConfigError, SinkError, SluiceError, quoted
 from sluice.fields import TAKES_AWAY
 from sluice.postgres import literal, name_of, text_of
 from sluice.sinks.postgres import LONGEST, PostgresSink
@@ -505,7 +505,7 @@ class PostgresTable(TransactionalSink[Any]):
                 f"the {self.path} was dropped" + (" and made again" if now is not None else ""),
                 state="nothing was read or written now; what it held is gone",
                 next_step=f"restore it from a backup together with {self._names[0]}.sluice_commits, and run again; "
-                f"or, to start over, {BEGIN_ANEW}",
+                f"or, to start over, {START_OVER}",
             )
 
     def _held(self, cursor: Any, gone: Slice) -> dict[tuple[str, int], Any]:
