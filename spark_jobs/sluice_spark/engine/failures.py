@@ -39,11 +39,14 @@ class Sign(NamedTuple):
         Any of these in the engine's own words shows it.
     next_step
         The error's next step.
+    what
+        What it means, in words that an alert may have.
     """
 
     kind: type[SluiceError]
     texts: tuple[str, ...]
     next_step: str
+    what: str = "the query failed"
 
 
 _OF_CHECKPOINT = Sign(
@@ -67,11 +70,15 @@ _OF_ACCESS = Sign(
     DENIALS,
     "correct the credentials of the object store (a token expires), or give them the right; then run again",
 )
+_OF_SPACE = Sign(
+    SinkError,
+    ("No space left on device", "Disk quota exceeded"),
+    "make room where the table, SLUICE_HOME and Spark's temporary files are, then run again",
+    "a disk is full",
+)
 _OF_STORAGE = Sign(
     SinkError,
     (
-        "No space left on device",
-        "Disk quota exceeded",
         "Read-only file system",
         "Permission denied",
         "NoSuchBucket",
@@ -166,7 +173,7 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
             "if the schema has a thousand fields or more, leave some out",
         )
     said = "" if of_transform else _said_by_engine(error, text)
-    known = (_OF_CHECKPOINT, *signs, _OF_ACCESS, _OF_STORAGE, _OF_FOLDERS)
+    known = (_OF_CHECKPOINT, *signs, _OF_ACCESS, _OF_SPACE, _OF_STORAGE, _OF_FOLDERS)
     sign = next((sign for sign in known if any(text in said for text in sign.texts)), None)
     if sign is None and not of_transform and (found := no_file_system(error)) is not None:
         return found
@@ -181,7 +188,7 @@ def classify(error: Exception, ask_source: Callable[[], object], signs: Sequence
     step = _TOO_DEEP if _OF_STACK in raised else "read the log above; run again when the cause is fixed"
     sign = sign or Sign(SluiceError, (), step)
     shown = next((line for line in said.splitlines() if any(text in line for text in sign.texts)), text)
-    return sign.kind(f"the query failed: {_summary(shown.removeprefix(': '))}", state=_SAFE, next_step=sign.next_step)
+    return sign.kind(f"{sign.what}: {_summary(shown.removeprefix(': '))}", state=_SAFE, next_step=sign.next_step)
 
 
 def no_file_system(error: Exception) -> ConfigError | None:

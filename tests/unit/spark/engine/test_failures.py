@@ -67,6 +67,7 @@ def test_classify_knows_a_failed_query_by_the_engines_own_words(text: str, kind:
         assert type(found) is kind
         assert found.state
         assert found.next_step
+        assert found.what.startswith("a disk is full") == ("No space left" in text)
 
 
 QUOTED = [
