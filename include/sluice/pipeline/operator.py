@@ -90,6 +90,9 @@ class OperatorKind:
         like.
     of_key
         A function that returns what is kept of a key.
+    flush
+        A function of the run's context, its lease, its tables and the epoch's number, which a run without records
+        calls: it may plan a batch that emits what no record would. Empty if there is none.
     """
 
     config: type[StateOperator]
@@ -97,6 +100,7 @@ class OperatorKind:
     check: str
     held: str
     of_key: str = "sluice_spark.windows.state:of_key"
+    flush: str = ""
 
 
 def operator_of(key: str | None) -> type[StateOperator] | None:

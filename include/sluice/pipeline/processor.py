@@ -107,4 +107,5 @@ KIND = OperatorKind(
     "sluice_spark.windows.processors:check",
     "sluice_spark.windows.state:held_keys",
     "sluice_spark.windows.state:of_processor",
+    flush="sluice_spark.runs.flush:fire_timers",
 )

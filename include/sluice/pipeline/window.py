@@ -181,4 +181,5 @@ KIND = OperatorKind(
     "sluice_spark.batch.windows:WindowWriter",
     "sluice_spark.windows.aggregate:check",
     "sluice_spark.windows.state:open_windows",
+    flush="sluice_spark.runs.flush:flush_windows",
 )

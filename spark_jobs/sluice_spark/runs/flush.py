@@ -11,9 +11,25 @@ from sluice.pipeline.processor import TimerFlush
 from sluice.pipeline.window import Window
 from sluice.text import length, moment
 from sluice_spark.engine.logs import logger
+from sluice_spark.runs.context import RunContext
 from sluice_spark.runs.tables import Tables
+from sluice_spark.windows.state import last_timer
 
-__all__ = ["plan_firing", "plan_flush", "plan_held"]
+__all__ = ["fire_timers", "flush_windows", "plan_firing", "plan_flush", "plan_held"]
+
+
+def flush_windows(context: RunContext, lease: Lease, tables: Tables, epoch: int) -> None:
+    """Plan what ``window.flush`` asks for: :func:`plan_flush`."""
+    if (window := context.pipeline.window) is not None and window.flush is not None:
+        reach = context.ledger.facts.reach(context.pipeline.name, range(epoch, epoch + 1))
+        plan_flush(lease, tables, window, reach.latest)
+
+
+def fire_timers(context: RunContext, lease: Lease, tables: Tables, epoch: int) -> None:
+    """Plan what ``processor.flush`` asks for: :func:`plan_firing`."""
+    if (processor := context.pipeline.processor) is not None and processor.flush is not None:
+        path = tables.checkpoint.path
+        plan_firing(lease, tables, processor.flush, lambda batch: last_timer(context.session(), path, batch))
 
 
 def plan_flush(lease: Lease, tables: Tables, window: Window, latest: int | None) -> None:

@@ -18,6 +18,7 @@ from sluice.errors import (
     begin_again,
 )
 from sluice.faults import point
+from sluice.kinds import imported, kind_of
 from sluice.ledger import Epoch, Lease
 from sluice.ledger.events import Degraded, EpochOpened
 from sluice.ranges import OffsetRange, Positions, ranges_between
@@ -33,7 +34,7 @@ from sluice_spark.engine.logs import logger
 from sluice_spark.engine.progress import Progress
 from sluice_spark.runs.batches import MicroBatches
 from sluice_spark.runs.direct_route import DirectRoute
-from sluice_spark.runs.flush import plan_firing, plan_flush, plan_held
+from sluice_spark.runs.flush import plan_held
 from sluice_spark.runs.handover import HandOver
 from sluice_spark.runs.log_route import LogRoute, with_state
 from sluice_spark.runs.rebuild import due
@@ -46,7 +47,6 @@ from sluice_spark.runs.stateful_route import StatefulRoute, plan_closing, refuse
 from sluice_spark.runs.tables import Tables
 from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import Sealed
-from sluice_spark.windows.state import last_timer
 
 __all__ = ["LiveRun"]
 
@@ -154,14 +154,10 @@ class LiveRun(Run):
     def _plan_without_records(self, lease: Lease, opened: Tables) -> None:
         """Plan a batch without records, if ``flush`` or ``hold`` ask for one."""
         pipeline, tables = self.pipeline, opened.applying
-        window, processor, kept = pipeline.window, pipeline.processor, pipeline.stateful
-        behind = held_by(self.ledger, self.pipeline, opened.epoch.number)
-        if window is not None and window.flush is not None:
-            latest = self.ledger.facts.reach(pipeline.name, range(opened.epoch.number, opened.epoch.number + 1)).latest
-            plan_flush(lease, tables, window, latest)
-        elif processor is not None and processor.flush is not None:
-            path = tables.checkpoint.path
-            plan_firing(lease, tables, processor.flush, lambda batch: last_timer(self.context.session(), path, batch))
+        kept, epoch = pipeline.stateful, opened.epoch.number
+        behind = held_by(self.ledger, self.pipeline, epoch)
+        if kept is not None and (flush := kind_of("operators", kept.key).flush):
+            imported(flush)(self.context, lease, tables, epoch)
         if behind is not None and kept is not None and not opened.opened:
             plan_held(lease, tables, behind.latest - round(kept.delay.total_seconds() * 1000))
 
