@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 from tests.contract.sources import CASES, SECRET, SourceCase
 
-from sluice.errors import AuthorizationError, ExitCode, SourceUnreachableError
+from sluice.errors import AuthorizationError, ExitCode, SourceUnreachableError, TopicRecreatedError
 from sluice.kinds import BUILT_IN, imported
 from sluice.ranges import Positions
+from sluice.run.preflight import refuse_behind
 from sluice.shipped import CHECKOUT
-from sluice.sources.base import Announcing, Replaced, Rewritten, Source
+from sluice.sources.base import Announcing, Numbering, Replaced, Rewritten, Source
 from sluice.sources.state import is_another
 
 BY_NAME = {case.name: case for case in CASES}
@@ -166,6 +168,27 @@ def test_source_that_goes_on_from_an_earlier_state_says_up_to_where_it_has_what_
         assert source.ends_of_epochs(seen) == {(before.topic, 0): state.end - 3}
         case.shrink(6)
         assert source.ends_of_epochs(seen) == {(before.topic, 0): state.end - 3}
+
+
+@these(lambda case: case.key in ("file", "jdbc"))
+def test_source_that_numbers_its_records_gives_no_offset_twice_from_an_older_home(case: SourceCase) -> None:
+    home, older = case.root / "home", case.root / "older"
+    for copied in (False, True):
+        if copied:
+            shutil.copytree(home, older)
+        case.add(3)
+        with case.opened() as source:
+            (state,) = source.snapshot()
+    shutil.rmtree(home)
+    older.rename(home)
+    case.add(3)
+    known, end = {state.topic: state.topic_id}, state.partitions[0].end
+    with case.opened() as source:
+        assert isinstance(source, Numbering)
+        with pytest.raises(TopicRecreatedError):
+            refuse_behind("p", source, {state.topic: {0: end}}, known)
+        refuse_behind("p", source, {state.topic: {0: end - 3}}, known)
+        refuse_behind("p", source, {state.topic: {0: end}}, {state.topic: "another"})
 
 
 @these(lambda case: case.announces)

@@ -93,7 +93,9 @@ def _states(spec: Pipeline, streams: Iterable[str]) -> list[TopicState]:
     for config in places:
         with spec.source.kind.opened(config, Home.from_env(), spec.name) as source:
             try:
-                found += states_for(source, [stream for stream in streams if config.has(stream)])
+                found += states_for(
+                    source, [stream for stream in streams if config.has(stream)], Ledger.open(), spec.name
+                )
             except SluiceError as error:
                 rest = "only the write-ahead log was searched" if len(places) == 1 else "it was not searched"
                 err.print(f"{error.what}: {rest}", markup=False)

@@ -15,9 +15,10 @@ from sluice.errors import (
     begin_again,
 )
 from sluice.ranges import OffsetRange, Positions, describe
+from sluice.sources.base import Numbering, Source
 from sluice.sources.state import Key, TopicState, is_another, is_elsewhere
 
-__all__ = ["check", "never_read", "refuse_replaced", "refuse_rewritten", "unread_of"]
+__all__ = ["check", "never_read", "refuse_behind", "refuse_replaced", "refuse_rewritten", "unread_of"]
 
 _CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
 
@@ -211,6 +212,37 @@ def unread_of(topics: Collection[str], positions: Positions, planned: Sequence[O
             ends[r.topic, r.partition] = max(r.end, ends.get((r.topic, r.partition), 0))
     found = ((key, positions.get(key[0], {}).get(key[1], 0), end) for key, end in sorted(ends.items()))
     return [OffsetRange(*key, start, end) for key, start, end in found if end > start]
+
+
+def refuse_behind(pipeline: str, source: Source, reached: Positions, known_ids: Mapping[str, str]) -> None:
+    """Refuse a source whose record of its offsets is older than the account: new records would get offsets of others.
+
+    Call it before :meth:`~sluice.sources.base.Source.snapshot`, which gives offsets.
+
+    Parameters
+    ----------
+    reached
+        Up to where offsets are accounted for.
+    known_ids
+        The ids of the streams that earlier runs read.
+
+    Raises
+    ------
+    TopicRecreatedError
+        With the stream and both ends.
+    """
+    for state in source.recorded() if isinstance(source, Numbering) else ():
+        for partition, now in state.partitions.items():
+            end = reached.get(state.topic, {}).get(partition, 0)
+            if end > now.end and not state.is_another(known_ids.get(state.topic)):
+                raise TopicRecreatedError(
+                    f"pipeline {pipeline!r}: the home has on record that {state.topic}-{partition} ends at {now.end}, "
+                    f"and offsets up to {end} are accounted for: sources/{pipeline} in SLUICE_HOME was put back to an "
+                    "older state. What is found now would get offsets that other rows have",
+                    state=_CLEAN,
+                    next_step=f"put the newer sources/{pipeline} back, with the rest of the home; or, to take all rows "
+                    f"out and read them again, {begin_again(pipeline, truncate=True)}",
+                )
 
 
 def never_read(starts: Positions, begun: Positions) -> str | None:

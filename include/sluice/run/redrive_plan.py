@@ -8,7 +8,8 @@ from sluice.errors import ConfigError
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.ranges import OffsetRange
-from sluice.sources.base import Source
+from sluice.run.preflight import refuse_behind
+from sluice.sources.base import Numbering, Source
 from sluice.sources.state import TopicState
 
 __all__ = ["check_ranges", "final", "possible", "states_for", "way_out"]
@@ -66,7 +67,7 @@ def check_ranges(ledger: Ledger, pipeline: str, ranges: Iterable[OffsetRange]) -
             )
 
 
-def states_for(source: Source, streams: Iterable[str]) -> list[TopicState]:
+def states_for(source: Source, streams: Iterable[str], ledger: Ledger, pipeline: str) -> list[TopicState]:
     """Return the state of the source's streams, and of those that the pipeline has read and its file no longer names.
 
     What was read of a topic may still be there when the file has let go of it.
@@ -81,7 +82,8 @@ def states_for(source: Source, streams: Iterable[str]) -> list[TopicState]:
     SluiceError
         If any part of it is unknown.
     """
-    states = source.snapshot()
+    refuse_behind(pipeline, source, ledger.offsets.reached(pipeline), ledger.runs.topic_ids(pipeline))
+    states = source.recorded() if isinstance(source, Numbering) else source.snapshot()
     former = set(streams) - {state.topic for state in states}
     states_of = getattr(source, "states_of", None)  # of streams that have names in a server, as Kafka's topics have
     return states + states_of(former) if former and states_of is not None else states

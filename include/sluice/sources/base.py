@@ -178,6 +178,14 @@ class Rewritten(Protocol):
         """
 
 
+@runtime_checkable
+class Numbering(Protocol):
+    """A source that gives its records their offsets, and keeps which ones in the home."""
+
+    def recorded(self) -> list[TopicState]:
+        """Return the streams as they are on record, without looking for new records, which would get offsets."""
+
+
 class CopyError(Exception):
     """Positions could not be copied; it says why."""
 

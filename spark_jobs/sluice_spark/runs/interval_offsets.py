@@ -75,7 +75,7 @@ class IntervalOffsets:
         trouble, name = None, self.context.pipeline.name
         try:
             # the table also has rows of topics that the file no longer names
-            states = states_for(source, self.context.ledger.offsets.reached(name))
+            states = states_for(source, self.context.ledger.offsets.reached(name), self.context.ledger, name)
         except SourceUnreachableError as error:
             logger.warning("%s%s", error.what, "" if without_log else ": only the write-ahead log is searched")
             states, trouble = [], error

@@ -127,7 +127,12 @@ class RedriveRun(Run):
         found, places = list[TopicState](), self.pipeline.source.config.everywhere()
         for config in places:
             try:
-                found += states_for(self.context.opened(config), [s for s in streams if config.has(s)])
+                found += states_for(
+                    self.context.opened(config),
+                    [s for s in streams if config.has(s)],
+                    self.ledger,
+                    self.pipeline.name,
+                )
             except SluiceError as error:
                 rest = "only the write-ahead log is searched" if len(places) == 1 else "it is not searched"
                 logger.warning("%s: %s", error.what, rest)

@@ -18,11 +18,11 @@ from sluice.pipeline.operator import operator_of
 from sluice.ranges import OffsetRange, Positions
 from sluice.run import actions
 from sluice.run.interval import moment_of
-from sluice.run.preflight import unread_of
+from sluice.run.preflight import refuse_behind, unread_of
 from sluice.run.rebuild_plan import began
 from sluice.run.reset_plan import Reset, Standing, asked, may_hold, of_windows, plan, possible, still_open, united
 from sluice.run.transfer import Transfer
-from sluice.sources.base import Source
+from sluice.sources.base import Numbering, Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.epoch_end import HANDOVER, RESET, open_next, seal_off
@@ -59,7 +59,14 @@ class EpochRun(Run):
         self.check()
         with self.context.resources:
             tables = self.context.tables(self.ledger.offsets.epoch(self.pipeline.name))
-            found = self.plan(tables, self.context.opened_source())
+            source = self.context.opened_source()
+            # a look for new records would give them offsets
+            states = source.recorded() if isinstance(source, Numbering) else None
+            found = self.plan(tables, source, states)
+            last = self.ledger.offsets.last_batch(self.pipeline.name, tables.epoch.number)
+            if (there := tables.sink.version()) > (last.batch if last else -1):
+                note = f"the sink holds batch {there}, which the ledger does not have: it is entered first"
+                found = replace(found, notes=(*found.notes, f"{note}, and the new epoch begins behind it"))
         return found.as_dict() | {"given_up": list(found.given_up)}
 
     @abstractmethod
@@ -226,10 +233,12 @@ class ResetRun(EpochRun):
                 state=_KEPT,
                 next_step=f"sluice run {self.pipeline.called} starts the first one",
             )
+        accounted, reached = united(self.ledger, name), self._reached(tables)
+        if not self.action.truncate:  # with it, no row stays whose offset another one could get
+            refuse_behind(name, source, reached, self.ledger.runs.topic_ids(name))
         states, moment = source.snapshot() if states is None else states, self._moment()
         keys = [(state.topic, number) for state in states for number in state.partitions]
         at = {} if moment is None else source.offsets_at(keys, moment)
-        accounted, reached = united(self.ledger, name), self._reached(tables)
         if self.action.begin is None:
             states = [_there(state, source, reached) for state in states]
         planned = self.ledger.runs.last_plan(name, tables.epoch.number)

@@ -12,7 +12,7 @@ from sluice.errors import OffsetsGoneError, SluiceError
 from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
 from sluice.run.preflight import check as preflight
-from sluice.run.preflight import refuse_replaced, refuse_rewritten, unread_of
+from sluice.run.preflight import refuse_behind, refuse_replaced, refuse_rewritten, unread_of
 from sluice.sources.base import Matching, Replaced, Rewritten, Source
 from sluice.sources.state import TopicState
 from sluice_spark.engine.failures import classify
@@ -45,6 +45,9 @@ class SourceCheck:
         SluiceError
             By type, if not.
         """
+        ledger, name, positions = self.context.ledger, self.context.pipeline.name, tables.position()
+        for reached in (ledger.offsets.reached(name), positions or {}):
+            refuse_behind(name, self.source, reached, ledger.runs.topic_ids(name))
         checkpoint, states = tables.checkpoint, self.source.snapshot()
         open_batch = checkpoint.open_batch()
         # a batch that is sealed or in the sink is not read again, even if the checkpoint has not committed it; but the
@@ -52,8 +55,6 @@ class SourceCheck:
         again = self.context.pipeline.stateful is not None and tables.epoch.route is Route.DIRECT
         unread = open_batch is not None and (again or open_batch > tables.filled.version())
         open_ranges = checkpoint.ranges_of(open_batch) if open_batch is not None and unread else []
-        name, positions = self.context.pipeline.name, tables.position()
-        ledger = self.context.ledger
         if open_batch is not None and open_ranges and not again:
             found = ledger.verdicts.decision(name, tables.epoch.number, open_batch, of=open_ranges)
             if found is not None and found.event == "BatchGivenUp":  # its records are not read

@@ -104,6 +104,11 @@ class Files(Source):
             )
         for note in self.notes:
             logger.warning("%s", note)
+        return self.recorded()
+
+    def recorded(self) -> list[TopicState]:
+        """Return the state of the book, without looking for files."""
+        self.book.refresh()
         (stream,) = self.config.streams
         return [TopicState(stream, self.book.id, {0: PartitionState(0, self.book.end)})]
 

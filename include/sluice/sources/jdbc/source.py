@@ -24,7 +24,7 @@ from sluice.sources.jdbc.database import Database, Described, Session, retold
 from sluice.sources.landed.intake import OvertakenError, digests
 from sluice.sources.landed.position import Mark, Position, settled, thinned
 from sluice.sources.landed.source import LandedSource
-from sluice.sources.state import PartitionState, TopicState
+from sluice.sources.state import TopicState
 
 __all__ = ["KIND", "TableRows"]
 
@@ -90,8 +90,7 @@ class TableRows(LandedSource):
             )
         for note in self.notes:
             logger.warning("%s", note)
-        now = self.intake
-        return [TopicState(now.stream, now.id, {0: PartitionState(now.start, now.position.end)})]
+        return self.recorded()
 
     def _look(self) -> None:
         before = self.intake.position

@@ -9,7 +9,7 @@ from typing import Protocol
 from sluice.ranges import Positions
 from sluice.sources.base import Source
 from sluice.sources.landed.intake import Intake
-from sluice.sources.state import Key
+from sluice.sources.state import Key, PartitionState, TopicState
 
 __all__ = ["LandedSource"]
 
@@ -35,6 +35,11 @@ class LandedSource(Source, Protocol):
             (stream,) = self.config.streams
             self._intake = Intake(self._path, stream)
         return self._intake
+
+    def recorded(self) -> list[TopicState]:
+        """Return the state of what was landed, without looking for more."""
+        now = self.intake
+        return [TopicState(now.stream, now.id, {0: PartitionState(now.start, now.position.end)})]
 
     def offsets_at(self, keys: Collection[Key], moment: datetime) -> dict[Key, int | None]:
         """Return the first offset whose time, or landing, is at or after ``moment``."""

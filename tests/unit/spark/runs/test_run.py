@@ -157,7 +157,7 @@ def test_run_logs_the_traceback_of_a_query_that_ends_with_an_unexpected_error(
     started.awaitTermination.side_effect = error
     made = MicroBatches(*[anything] * 7, max_records=5)
     with pytest.raises(SluiceError, match=str(error.args[0]).split("\n")[0]):
-        made.stream(anything, lambda *_: None, headers=False, max_records=5)
+        made.stream(anything, batches.QueryShape(lambda *_: None), max_records=5)
     assert [call.kwargs["exc_info"] for call in logger.error.call_args_list] == [error] * logged
 
 
