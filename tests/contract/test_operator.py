@@ -29,6 +29,7 @@ from sluice_spark.batch.panes import PaneWriter
 from sluice_spark.batch.quarantine import opened
 from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windows import WindowWriter
+from sluice_spark.decoders.base import COLUMN, RULE
 from sluice_spark.sinks.delta.table import DeltaSink
 from sluice_spark.sources.base import RECORD_SCHEMA, within
 from sluice_spark.transforms.sample import shape_of
@@ -201,6 +202,27 @@ def test_operator_names_a_record_before_1970_that_no_watermark_makes_late(
     for mark, refused, dropped in ((0, not takes_all, False), (1, False, not takes_all)):
         seen = replace(writer, clock=Clock(mark, mark, now)).count([span], source)
         assert (seen.bad, seen.late) == ({("t", 3): 1} if refused else {}, {("t", 3): 1} if dropped else {})
+
+
+@pytest.mark.parametrize(("name", "mean"), [("window", "AVG"), ("panes", "sum")])
+def test_window_refuses_a_number_with_which_a_sum_would_end_every_run(
+    spark: SparkSession, make: Make, tmp_path: Path, name: str, mean: str
+) -> None:
+    keys = OPERATORS[name]["window"] | {"aggregates": {"s": "sum(n)", "m": f"{mean}( `D` )", "x": "max(big)"}}
+    spec = make({"window": keys}, schema="at TIMESTAMP, k STRING, n BIGINT, d DECIMAL(38,2), big BIGINT")
+    good = [{"n": 2**53}, {"n": -(2**53)}, {"d": 10**33}, {"big": 2**63 - 1}, {}]
+    bad = [{"n": 2**53 + 1}, {"n": -(2**63)}, {"d": 10**33 + 1, "n": 1}]
+    records = [Record(json.dumps({"at": NOON.isoformat(), "k": "a", **v}).encode()) for v in good + bad]
+    writer, span = writer_of(spark, spec, tmp_path), OffsetRange("t", 3, 0, len(records))
+    frame = frame_of(spark, records)
+    writer = replace(writer, clock=Clock(1, 1, int(NOON.timestamp() * 1000)))
+    assert writer.count([span], Held(frame)).bad == {("t", 3): len(bad)}
+    found = {
+        r["_offset"]: (r[RULE], r[COLUMN])
+        for r in writer.judged(frame).withColumnRenamed("offset", "_offset").collect()
+    }
+    assert [found[n] for n in range(len(good))] == [(None, None)] * len(good)
+    assert [found[len(good) + n] for n in range(len(bad))] == [("aggregate_overflow", c) for c in ("n", "n", "d")]
 
 
 @pytest.mark.parametrize("name", [n if n in PARTS else pytest.param(n, marks=pytest.mark.long) for n in OPERATORS])

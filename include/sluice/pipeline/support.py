@@ -262,6 +262,12 @@ FILE = (
         "late: the transform before a window must have rows: one or filter",
     ),
     Limit(
+        "window", "spark.sql.ansi.enabled: false",
+        lambda p, _: p.window and p.spark.conf.get("spark.sql.ansi.enabled", "").lower() == "false",
+        "spark.conf: spark.sql.ansi.enabled: false beside window: a sum that does not fit would become another number "
+        "without a word. Leave it out; write try_sum(…) or try_cast(…) where a NULL is wanted",
+    ),
+    Limit(
         "window.flush", "schedule: on_lag, lag.on_idle",
         lambda p, _: p.window and p.window.flush is not None and p.waits,
         "window.flush closes windows in a run that finds no records, and with {p.waits} there is none: give a cron "

@@ -22,7 +22,7 @@ from sluice_spark.sinks.parquet.all_rows import AllRows
 from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
 from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sources.base import within
-from sluice_spark.windows.aggregate import strange, windows_of
+from sluice_spark.windows.aggregate import blamed, strange, windows_of
 from sluice_spark.windows.late import late, partly_late
 from sluice_spark.windows.state import PaneSpans, open_windows
 
@@ -171,8 +171,12 @@ class WindowWriter(StatefulWriter):
         return found.where(F.col(END) > F.timestamp_millis(F.lit(self.former_to)))
 
     def strange(self, now: Column) -> Column:
-        """Return the rule that a row's event time breaks."""
-        return strange(self.window, now)
+        """Return the rule that a row breaks."""
+        return strange(self.window, now, self.taken)
+
+    def blamed(self, rule: Column) -> Column:
+        """Return the name of the column by which a row breaks a rule."""
+        return blamed(self.window, rule, self.taken)
 
     @property
     def types(self) -> dict[str, str]:

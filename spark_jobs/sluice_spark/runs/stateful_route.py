@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -9,7 +10,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluice.errors import CheckpointError, ConfigError, OffsetsGoneError, SluiceError, begin_again
+from sluice.errors import CheckpointError, ConfigError, ExitCode, OffsetsGoneError, SluiceError, begin_again
 from sluice.faults import point
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
@@ -32,6 +33,9 @@ from sluice_spark.strategies.base import Batch
 from sluice_spark.transforms.lookups import Lookups
 
 __all__ = ["StatefulRoute", "define", "plan_closing", "refuse_other"]
+
+_RAISED = re.compile(r"\[(?:\w*ARITHMETIC_OVERFLOW|NUMERIC_VALUE_OUT_OF_RANGE|CAST_\w+|DIVIDE_BY_ZERO)\b")
+"""Conditions by which an expression fails for a value."""
 
 _STATE = "spark.sql.streaming.stateStore."
 _SHARES = "spark.sql.shuffle.partitions"
@@ -114,9 +118,27 @@ class StatefulRoute:
         with _settings(spark, context.pipeline):
             limit = self.batches.limit(arrow=False)
             shape = QueryShape(on_batch, writer.emit, writer.output)
-            query = self.batches.stream(tables, shape, max_records=limit, reader=log)
+            try:
+                query = self.batches.stream(tables, shape, max_records=limit, reader=log)
+            except SluiceError as error:
+                raise _of_aggregates(context.pipeline, error) from error
             with context.watch.phase("ledger"):
                 measure(spark, context.ledger, self.batches.lease, writer, tables, query.recentProgress)
+
+
+def _of_aggregates(pipeline: Pipeline, error: SluiceError) -> SluiceError:
+    """Return the error with what to do, if an expression of the pipeline's own raised it, perhaps an aggregate."""
+    if pipeline.window is None or error.exit_code is not ExitCode.OTHER or _RAISED.search(error.what) is None:
+        return error
+    shown = ", ".join(f"{name}: {text}" for name, text in pipeline.window.aggregates.items())
+    return ConfigError(
+        f"an expression of pipeline {pipeline.name!r} fails for a value, in the transform or in window.aggregates "
+        f"({shown}): {error.what}",
+        state=error.state,
+        next_step="write it so that it cannot fail, such as try_sum(v), try_cast(…), try_divide(…), or "
+        "sum(CAST(v AS DECIMAL(38,0))); if windows are open, "
+        f"then {begin_again(pipeline.name, rebuild=True)}; run again",
+    )
 
 
 def refuse_other(pipeline: Pipeline, tables: Tables) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import re
+from decimal import Decimal
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, LongType, StructType
 
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import END, START, Window
@@ -14,15 +16,57 @@ from sluice_spark.columns import column
 from sluice_spark.windows.checks import analyzed, refuse_across, refuse_columns, timed, wrong
 from sluice_spark.windows.watermark import seconds, with_watermark
 
-__all__ = ["check", "strange", "windows_of"]
+__all__ = ["OVERFLOW", "blamed", "check", "strange", "windows_of"]
+
+OVERFLOW = "aggregate_overflow"
+"""The rule by which a record goes to the quarantine whose number a sum of its window might not hold."""
 
 _WINDOW = "__sluice_window"
+_SUMMED = re.compile(r"\b(sum|avg|mean)\s*\(\s*`?(\w+)`?\s*\)", re.IGNORECASE)
+_FEW_WHOLE = 2**53
+"""A BIGINT holds the sum of a thousand numbers of this size."""
+_FEW_DIGITS = 35
+"""A DECIMAL of 38 digits holds the sum of a thousand numbers with so many."""
 _DISTINCT = re.compile(r"\b\w+\(distinct ", re.IGNORECASE)
 
 
-def strange(window: Window, now: Column) -> Column:
-    """Return the rule that a row's event time breaks; null where it breaks none: :func:`timed`."""
-    return timed(window.time, window.ahead, now)
+def strange(window: Window, now: Column, taken: StructType) -> Column:
+    """Return the rule that a row breaks; null where it breaks none: :func:`timed`, and :data:`OVERFLOW`."""
+    rule = timed(window.time, window.ahead, now)
+    for is_large in _large(window, taken).values():
+        rule = F.coalesce(rule, F.when(is_large, F.lit(OVERFLOW)))
+    return rule
+
+
+def blamed(window: Window, rule: Column, taken: StructType) -> Column:
+    """Return the column by which a row breaks a rule."""
+    found = F.lit(window.time)
+    for name, is_large in _large(window, taken).items():
+        found = F.when((rule == OVERFLOW) & is_large, F.lit(name)).otherwise(found)
+    return found
+
+
+def _large(window: Window, taken: StructType) -> dict[str, Column]:
+    """Return, for each column that is summed, whether a number is so large that few such ones overflow the sum.
+
+    Spark ends the query then, and every run after it: one record would stop the pipeline.
+    """
+    kinds = {f.name.lower(): f for f in taken.fields}
+    found: dict[str, Column] = {}
+    for text in window.aggregates.values():
+        for function, name in _SUMMED.findall(text):
+            field = kinds.get(name.lower())
+            kind = None if field is None else field.dataType
+            if isinstance(kind, LongType) and function.lower() == "sum":  # the mean is made of doubles
+                limit = Decimal(_FEW_WHOLE)
+            elif isinstance(kind, DecimalType) and kind.precision > _FEW_DIGITS:
+                limit = Decimal(10) ** (_FEW_DIGITS - kind.scale)
+            else:
+                continue
+            assert field is not None
+            value = column(field.name)
+            found[field.name] = (value > F.lit(limit)) | (value < F.lit(-limit))
+    return found
 
 
 def windows_of(rows: DataFrame, window: Window, held_to: int | None = None) -> DataFrame:

@@ -222,6 +222,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("window-hold-idle-at-once", "window.hold: {idle_after: 0s}", "window.hold"),
         ("window-size-and-gap", "window.gap: 30m", "gap"),
         ("window-without-size", "window.size: null", "size"),
+        ("window-of-wrapped-sums", 'spark: {conf: {spark.sql.ansi.enabled: "false"}}', "spark.sql.ansi.enabled"),
         ("window-partitioned-by-another-column", "sink.delta.partition_by: [id]", "'id'"),
     ],
     "window dedupe processor": [
