@@ -406,7 +406,7 @@ def redrive(
 ) -> None:
     """Write lost ranges that can be read again into the sink, exactly once.
 
-    They are read from the write-ahead log or Kafka, and closed in the ledger.
+    They are read from the write-ahead log or the source, and closed in the ledger.
     With --quarantined, write the quarantined records that decode and pass the
     row rules now, for example after a fix of the pipeline file. What still fails
     stays open, or in the quarantine. Idempotent: running it again finds nothing

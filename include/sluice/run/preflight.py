@@ -111,8 +111,8 @@ def check(
             f"pipeline {pipeline!r}: {total} planned offsets are gone from the source: {describe(gone)}",
             state=_CLEAN,
             next_step="run with --recovery ignore_range, or ignore_batch (not with rows: aggregate), which record them "
-            "as lost and go on. To avoid this, raise the topic's retention or run more often; strategy wal retains "
-            "what it has read",
+            "as lost and go on. To avoid this, let the source keep records for longer or run more often; strategy wal "
+            "retains what it has read",
             ranges=gone,
         )
 

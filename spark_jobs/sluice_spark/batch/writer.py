@@ -412,7 +412,7 @@ class BatchWriter:
                 f"pipeline {self.pipeline.name!r}: the source removed records while they were read: {describe(gone)}",
                 state=ROLLED_BACK,
                 next_step="strategy replay cannot go on without them; ignore_range or ignore_batch (not with rows: "
-                "aggregate) record them as lost and go on. To avoid this, raise the topic's retention",
+                "aggregate) record them as lost and go on. To avoid this, let the source keep records for longer",
                 ranges=gone,
             )
 
@@ -425,7 +425,7 @@ class BatchWriter:
                 f"pipeline {self.pipeline.name!r}: records to quarantine could not be read a second time: "
                 f"{sum(bad.values())} were refused, {staged.rows} were found again",
                 state=ROLLED_BACK,
-                next_step="run again; if it happens again, raise the topic's retention",
+                next_step="run again; if it happens again, let the source keep records for longer",
             )
         return staged
 

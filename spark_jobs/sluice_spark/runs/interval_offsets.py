@@ -176,7 +176,7 @@ class IntervalOffsets:
             raise OffsetsGoneError(
                 f"pipeline {self.context.pipeline.name!r}: the source removed records while their times were read: "
                 f"{describe(gone)}",
-                next_step="run again. Raise the topic's retention to prevent this",
+                next_step="run again. Let the source keep records for longer to prevent this",
                 ranges=gone,
             )
         self.context.ledger.record(lease, TimesFound(times=found))

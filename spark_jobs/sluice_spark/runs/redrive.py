@@ -98,7 +98,7 @@ class RedriveRun(Run):
             states = self._states({item.topic for item in wanted}) if wanted else []
             found = locate(wanted, tables.log, states, self.ledger.runs.topic_ids(name))
         if found.nowhere:
-            logger.warning("no longer in the write-ahead log or Kafka: %s", describe(found.nowhere))
+            logger.warning("no longer in the write-ahead log or the source: %s", describe(found.nowhere))
         self._plan(lease, found.found, [], epoch=REDRIVEN)
         if not found.found:
             return
