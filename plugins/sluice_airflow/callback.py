@@ -32,7 +32,7 @@ class Callback:
         Raises
         ------
         ConfigError
-            If it cannot be imported, or called.
+            If it cannot be imported, or called; or if it ends its process, in which Airflow calls those of others.
         """
         function = imported(self.target)
         if not callable(function):
@@ -41,4 +41,11 @@ class Callback:
                 state="the DAG run has ended, and is as it was",
                 next_step="name a callable in the pipeline file",
             )
-        return function(context)
+        try:
+            return function(context)
+        except SystemExit as end:
+            raise ConfigError(
+                f"{self.key}: {self.target} called sys.exit({end.code})",
+                state="the DAG run has ended, and is as it was",
+                next_step="let it return, or raise an exception",
+            ) from None

@@ -266,16 +266,20 @@ def test_dag_does_not_import_a_callback_before_it_is_called(
     pipeline_file: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "ending.py").write_text("import os\ndef page(context): pass\nos._exit(7)\n")
-    (tmp_path / "mine.py").write_text("called = []\ndef page(context): called.append(context)\nname = 'me'\n")
+    (tmp_path / "mine.py").write_text(
+        "called = []\ndef page(context): called.append(context)\nname = 'me'\ndef end(context): raise SystemExit(3)\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     dags = [build_dag(load(pipeline_file("p", more=f'airflow: {{on_failure: ["{target}"]}}\n')))
-            for target in ("ending:page", "mine:page", "mine:name")]  # fmt: skip
+            for target in ("ending:page", "mine:page", "mine:name", "mine:end")]  # fmt: skip
     assert not {"ending", "mine"} & sys.modules.keys()
-    (_,), (page,), (name,) = (dag.on_failure_callback for dag in dags)
+    (_,), (page,), (name,), (end,) = (dag.on_failure_callback for dag in dags)
     page({"run": 1})
     assert sys.modules["mine"].called == [{"run": 1}]
     with pytest.raises(ConfigError, match=r"airflow\.on_failure: mine:name is neither"):
         name({})
+    with pytest.raises(ConfigError, match=r"mine:end called sys\.exit\(3\)"):
+        end({})  # in a process that calls those of other pipelines, too
 
 
 LOOK = """\

@@ -105,7 +105,8 @@ def _way(argument: str) -> str:
     """Return what can be done about lost offsets. Without a valid file of the pipeline that is what helps most."""
     with suppress(SluiceError):
         spec = load(argument)
-        return final(spec) or f"sluice redrive {spec.called}"
+        closes = f"sluice acknowledge {spec.called} --reason TEXT closes what no place has any more"
+        return final(spec) or f"sluice redrive {spec.called} writes them; {closes}"
     return f"sluice redrive {shlex.quote(argument)}"
 
 

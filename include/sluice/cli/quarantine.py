@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from datetime import UTC, datetime
 
 from sluice.cli.output import err, print_json, print_table
@@ -59,6 +60,12 @@ def _refuse_misspelt(spec: Pipeline, pipeline: str, path: str, *, rule: str | No
         )
 
 
+def _near(spec: Pipeline, rule: str) -> str | None:
+    """Return the rule, of those that refused records, whose name is like this one."""
+    known = {group.rule for group in look(Home.from_env().resolve(spec.quarantine_path)).groups} - {rule}
+    return next(iter(difflib.get_close_matches(rule, sorted(known), n=1)), None)
+
+
 def quarantine(
     pipeline: str,
     *,
@@ -101,6 +108,8 @@ def quarantine(
         broke = f"{sample.rule}{f', column {sample.column}' if sample.column else ''}"
         why = f": {sample.detail}" if sample.detail else ""
         print(f"{where}\n  broke {broke}{why}\n  key {sample.key!r}, value {sample.text!r}")
+    if not found.records and rule is not None and (near := _near(spec, rule)):
+        err.print(f"did you mean {near!r}?", markup=False)
     asked = any(choice is not None for choice in (rule, run, since, before))
     if not found.records:
         err.print(f"nothing {'of that ' if asked else ''}is in quarantine: {found.path}", markup=False)

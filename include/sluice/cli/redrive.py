@@ -59,7 +59,8 @@ def redrive(
     still = ledger.offsets.lost(spec.name)
     if still and not as_json:
         err.print(
-            f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {spec.called} --dry-run"
+            f"{sum(len(r.range) for r in still):,} offsets are still lost: sluice redrive {spec.called} --dry-run says "
+            f"where they are; what is nowhere is closed by sluice acknowledge {spec.called} --reason TEXT"
         )
     return code
 

@@ -18,6 +18,7 @@ from sluice.launch import jars
 from sluice.launch.preflight import check_places
 from sluice.launch.programs import check_programs
 from sluice.pipeline import Pipeline
+from sluice.pipeline.load import refuse_namesake
 from sluice.pipeline.sections import EVERYTHING
 from sluice.pipeline.spark import CORE, DEFAULTS, LOCAL, WORKERS, Spark
 from sluice.run.actions import Action, RunRequest
@@ -130,13 +131,15 @@ def submit(
     Raises
     ------
     ConfigError
-        If a connection that is needed is not defined, or Java or Spark is not where a variable says.
+        If a connection that is needed is not defined, or Java or Spark is not where a variable says; or if the action
+        writes, and another file has the pipeline's name.
     SinkError
         If the action writes, and home, sink or quarantine cannot be written.
     """
     spark_home = os.environ.get("SPARK_HOME") or _spark_home()
     check_programs(spark_home)
     if action.writes:
+        refuse_namesake(pipeline)
         check_places(pipeline)
     settings = settings or pipeline.spark
     home = Home.from_env()

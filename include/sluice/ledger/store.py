@@ -83,6 +83,13 @@ def open_engine(url: str) -> sa.Engine:
         if _version(engine) != HEAD:
             _migrate(engine)
     except SQLAlchemyError as error:
+        if sqlite and type(getattr(error, "orig", None)) is sqlite3.DatabaseError:
+            raise LedgerError(
+                f"the ledger at {masked(url)} is damaged, or no ledger: {described(getattr(error, 'orig', error))}",
+                state="nothing was read or written: a run does not write what it cannot account for",
+                next_step="put it back from a copy, with the rest of the home; or set SLUICE_HOME (or "
+                "SLUICE_LEDGER_URL) to the right place",
+            ) from error
         raise LedgerError(
             f"the ledger at {masked(url)} cannot be opened: {described(getattr(error, 'orig', None) or error)}",
             state="nothing was read or written: a run does not write what it cannot account for",
@@ -103,6 +110,8 @@ def masked(url: str) -> str:
 def _make(file: Path) -> None:
     """Create the ledger's file for this user alone, as it has samples of records; an existing one keeps its mode."""
     try:
+        if file.is_dir():
+            raise IsADirectoryError(0, "it is a folder")
         os.makedirs(file.parent, 0o700, exist_ok=True)
         if not file.exists() and not str(file).startswith("file:"):  # a URI is SQLite's to read
             file.touch(0o600)

@@ -21,7 +21,19 @@ from sluice.pipeline.model import Pipeline, model_for
 from sluice.pipeline.yaml_file import YamlError, read
 from sluice.shipped import CHECKOUT, base
 
-__all__ = ["Clash", "clash_of", "find", "load", "load_all", "named", "pipelines_folder", "places", "relative"]
+__all__ = [
+    "Clash",
+    "clash_of",
+    "find",
+    "load",
+    "load_all",
+    "name_written",
+    "named",
+    "pipelines_folder",
+    "places",
+    "refuse_namesake",
+    "relative",
+]
 
 _UNTOUCHED = "nothing was read or written"
 _SUFFIXES = (".yaml", ".yml")
@@ -109,6 +121,23 @@ def named(name: str) -> list[Path]:
 
     folder = _folder()
     return [file for file in _files(folder.rglob("*.yaml")) if _is_file(file) and has(file)] if folder.is_dir() else []
+
+
+def refuse_namesake(pipeline: Pipeline) -> None:
+    """Refuse a file that gives its pipeline the name of another one, before it carries out anything in that name.
+
+    Raises
+    ------
+    Clash
+        With the file that has the name: the one higher up, else the one that is called like it, valid or not.
+    """
+    name, own = pipeline.name, Path(os.path.abspath(pipeline.file))
+    if not own.is_relative_to(_folder()):
+        return
+    files = {own, *(file for file in named(name) if name_written(file) == name)}
+    owner = min(files, key=lambda file: (len(file.parts), file.stem != name, file))
+    if owner != own and not (owner.exists() and owner.samefile(own)):
+        raise _namesake(pipeline.file, name, owner)
 
 
 def name_written(file: Path) -> str:

@@ -29,6 +29,11 @@ from sluice.run.actions import Action, AuditWindows, Retract, RunRequest, Valida
 from sluice.run.interval import Interval
 from sluice.shipped import shipped
 
+COPIED = """\
+source: {kafka: {topics: [t]}}
+decode: {text: {}}
+sink: {delta: {path: p}}
+"""
 RUN = "scheduled__2013-01-01T00:00:00+00:00"
 ASKED = RunRequest(RUN, Recovery.REPLAY, 7, Interval.parse("2013-01-01", "2013-01-02"), validate=False)
 
@@ -56,6 +61,26 @@ def written(folder: Path, keys: str = "", sink: str = "p") -> Path:
     source = f"source: {{kafka: {{topics: [t]}}}}, decode: {{text: {{}}}}, sink: {{delta: {{path: '{sink}'}}}}"
     (folder / "p.yaml").write_text(f"{{pipeline: p, {source}{keys}}}")
     return folder / "p.yaml"
+
+
+@pytest.mark.parametrize("spelt", ["p", "'p'  # mine"])
+def test_submit_refuses_a_copy_that_kept_the_name_of_its_pipeline(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spelt: str
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("SLUICE_PIPELINES", str(tmp_path / "pipelines"))
+    (tmp_path / "pipelines" / "trials").mkdir(parents=True)
+    own = written(tmp_path / "pipelines")
+    for copied in ("try.yaml", "a.yaml", "trials/p.yaml"):
+        copy = own.parent / copied
+        copy.write_text(f"pipeline: {spelt}\n" + COPIED)
+        with pytest.raises(ConfigError, match=r"'p' is the name of .*p\.yaml already"):
+            started(RunRequest("r"), pipeline=copy)
+        assert started(RunRequest("r"), pipeline=own).application
+        assert started(Validate("r"), pipeline=own).application
+    own.write_text("pipeline: p\n<<<<<<< HEAD\n")
+    with pytest.raises(ConfigError, match="is the name of"):
+        started(RunRequest("r"), pipeline=own.parent / "try.yaml")
 
 
 def _options(master: str = "local[2]") -> str:

@@ -27,7 +27,7 @@ from alembic.operations import Operations
 from tests.fixtures.postgres import binaries, new_database, server
 from tests.unit.ledger.conftest import derived, played, run, split
 
-from sluice.errors import ConfigError, LeaseHeldError
+from sluice.errors import ConfigError, LeaseHeldError, SluiceError
 from sluice.facts import FACTS
 from sluice.ledger import Ledger, events, schema, store
 from sluice.ledger.projection import PAGE
@@ -257,6 +257,20 @@ def test_ledger_in_a_home_that_cannot_be_created_is_refused(tmp_path: Path) -> N
     (tmp_path / "file").write_text("no folder")
     with pytest.raises(ConfigError, match="Not a directory"):
         Ledger.open(f"sqlite:///{tmp_path}/file/home/ledger.db")
+
+
+@pytest.mark.parametrize("damage", ["garbage", "half", "folder"])
+def test_ledger_that_is_damaged_is_to_be_restored(tmp_path: Path, damage: str) -> None:
+    file = tmp_path / "ledger.db"
+    if damage == "folder":
+        file.mkdir()
+    else:
+        Ledger.open(f"sqlite:///{tmp_path}/sound.db")
+        whole = (tmp_path / "sound.db").read_bytes()
+        file.write_bytes(b"no database at all" * 99 if damage == "garbage" else whole[:100] + b"\xff" * 8192)
+    with pytest.raises(SluiceError) as error:
+        Ledger.open(f"sqlite:///{file}")
+    assert ("folder" if damage == "folder" else "from a copy") in str(error.value)
 
 
 def test_ledger_that_is_open_reads_the_copy_that_was_restored_in_its_place(tmp_path: Path) -> None:
