@@ -195,7 +195,7 @@ class KafkaSettings:
 
     def check_authorities(self) -> None:
         """Raise a :class:`~sluice.errors.ConfigError` if ``ssl.ca.location`` cannot be read: no client names it."""
-        if "ssl.ca.location" in self.properties:
+        if "ssl.ca.location" in self.properties and self.properties.get("security.protocol", "").endswith("SSL"):
             self._text("ssl.ca.location", self.properties["ssl.ca.location"])
 
     @staticmethod

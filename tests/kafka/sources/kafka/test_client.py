@@ -164,7 +164,11 @@ def test_kafka_sasl_listener_opens_with_the_right_password_alone(through: Ask, w
 
 def test_kafka_wrong_certificate_authority_is_a_mistake(through: Ask, tmp_path: Path) -> None:
     stranger = str(certificate(tmp_path, "stranger"))
-    for authority, words in ((stranger, "certificate"), ("/no/such/ca.pem", "settings"), (str(tmp_path), "settings")):
+    for authority, words in (
+        (stranger, "certificate"),
+        ("/no/such/ca.pem", "/no/such"),
+        (str(tmp_path), str(tmp_path)),
+    ):
         fails(ConfigError, through(SCRAM_TLS, ssl_ca_location=authority), words)
         assert through(WAYS[0], ssl_ca_location=authority).look(["mine"]), "without TLS it is not read"
 
