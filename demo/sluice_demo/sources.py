@@ -32,9 +32,9 @@ from sluice.launch.submit import archive_file
 from sluice.ledger import Ledger
 from sluice.local import archive
 from sluice.local.kafka import Broker
+from sluice.local.servers import Postgres, Redis, refuse_missing
 from sluice_demo import targets
 from sluice_demo.flights import feed_into
-from sluice_demo.servers import Postgres, Redis, refuse_missing
 
 __all__ = ["SourcesDemo", "main"]
 

@@ -16,7 +16,7 @@ import pytest
 from sluice.home import Home
 from sluice.launch import jars
 from sluice.launch.submit import archive_file, is_whole
-from sluice_demo.servers import Postgres, Redis
+from sluice.local.servers import Postgres, Redis
 
 SERVERS = Postgres(Path()).program(), Redis(Path()).program()
 

@@ -21,7 +21,7 @@ from tests.fixtures.outward import WriterSandbox
 from tests.fixtures.runs import KeptSandbox, consume
 from tests.fixtures.stream import StreamSandbox, origin
 
-from sluice_demo.servers import Postgres
+from sluice.local.servers import Postgres
 from sluice_spark.sinks.iceberg import catalog
 
 _CLOSING: list[Callable[[], object]] = []

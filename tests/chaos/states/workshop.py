@@ -18,7 +18,7 @@ from tests.chaos.states.scenarios import Scenario
 from tests.chaos.states.steps import kinds
 
 from sluice.local.kafka import Broker, Topics
-from sluice_demo.servers import Postgres
+from sluice.local.servers import Postgres
 
 __all__ = ["Known", "Workshop"]
 

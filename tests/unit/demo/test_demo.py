@@ -15,11 +15,11 @@ import httpx
 import pytest
 
 from sluice.errors import ConfigError, SluiceError
+from sluice.local.servers import Postgres, Redis
 from sluice.pipeline import load, pipelines_folder
 from sluice_demo import sources
 from sluice_demo.airflow import Airflow
 from sluice_demo.demo import Demo
-from sluice_demo.servers import Postgres, Redis
 
 
 def test_demo_prints_a_command_that_makes_a_pipeline_on_lag(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
