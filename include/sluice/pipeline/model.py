@@ -42,6 +42,7 @@ from sluice.pipeline.state import State
 from sluice.pipeline.support import ARROW, FILE, INTERVAL, REBUILDING, SINK, SPLITTING, STRATEGY, refuse, why_not
 from sluice.pipeline.window import Window
 from sluice.recovery import Recovery
+from sluice.sources.files.rows import Quoting
 from sluice.sources.measurable import Topics
 from sluice.text import length
 
@@ -156,7 +157,7 @@ class Pipeline(Strict):
         refuse(FILE, self)
         if self.source.file is not None and self.decode.csv is not None:
             form = self.decode.csv
-            self.source.file.declared(form.names, separator=form.separator, quote=form.quote)
+            self.source.file.declared(form.names, Quoting(form.separator, form.quote, form.escape))
         plain = self.transform.sql == EVERYTHING
         if self.decode.deletes and (why := self.sink.config.undeletable(self.decode.names if plain else ())):
             raise ValueError(f"decode.{self.decode.key}.tombstone: delete: {why}")

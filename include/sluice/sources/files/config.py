@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from sluice.fields import Duration, Location
 from sluice.sources.base import SourceConfig
+from sluice.sources.files.rows import RFC_4180, Quoting
 
 __all__ = ["FileSource", "Format"]
 
@@ -48,7 +49,7 @@ class FileSource(SourceConfig):
     archive: str | None = None
     """A folder into which files are moved when all of their rows are in the sink or in the write-ahead log."""
     _declared: tuple[str, ...] = PrivateAttr(default=())
-    _marks: tuple[str, str] = PrivateAttr(default=(",", '"'))
+    _quoting: Quoting = PrivateAttr(default=RFC_4180)
 
     @field_validator("glob")
     @classmethod
@@ -67,14 +68,19 @@ class FileSource(SourceConfig):
             raise ValueError(f"marker: {self.marker!r} is not a suffix of a file's name, such as .done")
         return self
 
-    def declared(self, names: Sequence[str], *, separator: str, quote: str) -> None:
+    def declared(self, names: Sequence[str], quoting: Quoting) -> None:
         """Take note of the columns that ``decode.csv`` declares, in the order of a row, and of its characters."""
-        self._declared, self._marks = tuple(names), (separator, quote)
+        self._declared, self._quoting = tuple(names), quoting
+
+    @property
+    def quoting(self) -> Quoting:
+        """The characters of CSV."""
+        return self._quoting
 
     def columns_in(self, header: str) -> list[str]:
         """Return the columns of a header, which may be in quotes."""
-        separator, quote = self._marks
-        return next(csv.reader(io.StringIO(header, newline=""), delimiter=separator, quotechar=quote), [])
+        text, own = io.StringIO(header, newline=""), self._quoting
+        return next(csv.reader(text, delimiter=own.separator, quotechar=own.quote), [])
 
     def declares(self, columns: Sequence[str]) -> bool:
         """Return whether these are the columns of the schema, in its order."""

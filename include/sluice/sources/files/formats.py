@@ -9,7 +9,7 @@ from typing import IO
 from sluice.sources.files import avro, parquet
 from sluice.sources.files.config import FileSource, Format
 from sluice.sources.files.json_text import UnfitError
-from sluice.sources.files.rows import Counted
+from sluice.sources.files.rows import RFC_4180, Counted, Quoting
 from sluice.sources.files.rows import count as count_lines
 from sluice.sources.files.rows import rows as cut_lines
 
@@ -26,15 +26,18 @@ class Reader:
         As in the pipeline file.
     header
         Whether the first row is the header.
+    quoting
+        The characters of ``format: csv``.
     """
 
     format: Format
     header: bool = False
+    quoting: Quoting = RFC_4180
 
     @classmethod
     def of(cls, config: FileSource) -> Reader:
         """Return the reader of a pipeline's files."""
-        return cls(config.format, config.header)
+        return cls(config.format, config.header, config.quoting)
 
     @property
     def blank(self) -> bool:
@@ -57,7 +60,7 @@ class Reader:
             return parquet.count(file)
         if self.format == "avro":
             return avro.count(file)
-        found = count_lines(file, quoted=self.format == "csv", header=self.header)
+        found = count_lines(file, quoting=self._quoting, header=self.header)
         if found.header is not None and not found.header.strip():
             raise UnfitError("its first line is blank, where the header should be")
         return found
@@ -78,5 +81,8 @@ class Reader:
             return parquet.rows(file, start=start, end=end)
         if self.format == "avro":
             return avro.rows(file, start=start, end=end, marks=marks)
-        quoted = self.format == "csv"
-        return cut_lines(file, quoted=quoted, header=self.header, start=start, end=end, marks=marks)
+        return cut_lines(file, quoting=self._quoting, header=self.header, start=start, end=end, marks=marks)
+
+    @property
+    def _quoting(self) -> Quoting | None:
+        return self.quoting if self.format == "csv" else None

@@ -26,6 +26,7 @@ from sluice.sources.files import rows as module
 from sluice.sources.files.config import Format
 from sluice.sources.files.formats import Reader
 from sluice.sources.files.json_text import UnfitError, check, rows_of
+from sluice.sources.files.rows import RFC_4180, Quoting
 
 INF = float("inf")
 SYNC = b"0123456789abcdef"
@@ -49,6 +50,46 @@ def rows(reader: Reader, data: bytes) -> list[bytes]:
     found = read(reader, data)
     assert [number for number, _ in found] == list(range(len(found)))
     return [row for _, row in found]
+
+
+def one_by_one(text: str, quoting: Quoting) -> list[str]:
+    """Cut CSV into rows, character by character."""
+    found, row, is_open, escaped, before, closed = list[str](), "", False, False, "\n", False
+    escape = quoting.escape if quoting.escape != quoting.quote else None
+    for c in text:
+        ends = not is_open and c == "\n"
+        closes = is_open and not escaped and c == quoting.quote
+        if is_open:
+            escaped = not escaped and c == escape
+            is_open = not closes
+        elif c == quoting.quote:
+            is_open = before in (quoting.separator, "\n") or (closed and escape is None)
+        before, closed = c, closes
+        if ends:
+            found.append(row)
+        row = "" if ends else row + c
+    return [*found, row] if row else found
+
+
+@pytest.mark.parametrize(
+    "quoting", [RFC_4180, Quoting(";", "'"), Quoting(",", '"', "\\")], ids=["rfc", "other", "escape"]
+)
+@given(text=st.text("a,;\"'\\\n", max_size=60), block=st.integers(1, 9))
+def test_csv_rows_end_at_line_breaks_outside_of_fields_that_begin_with_a_quote(
+    quoting: Quoting, text: str, block: int
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK", block)
+        reader = Reader("csv", quoting=quoting)
+        found = [row.decode() for row in rows(reader, text.encode())]
+        assert found == one_by_one(text, quoting)
+        assert reader.count(io.BytesIO(text.encode())).rows == len(found)
+
+
+def test_csv_quote_within_a_field_takes_no_other_row() -> None:
+    assert rows(CSV, b'7,"a,b"\n8,a"b\n9,c\n10,d"e\n11,"f\ng"\n') == [
+        b'7,"a,b"', b'8,a"b', b"9,c", b'10,d"e', b'11,"f\ng"',
+    ]  # fmt: skip
 
 
 PACKED: dict[str, Callable[[bytes], bytes]] = {

@@ -29,6 +29,7 @@ from sluice.ranges import OffsetRange
 from sluice.sources.files.config import FileSource
 from sluice.sources.files.folder import Folder
 from sluice.sources.files.formats import Reader
+from sluice.sources.files.rows import RFC_4180
 from sluice.sources.files.source import Files
 
 
@@ -237,7 +238,7 @@ def test_file_that_this_user_may_not_read_is_left_out_by_name(tmp_path: Path, mo
 
 def test_file_source_leaves_a_file_with_other_columns_out_until_the_schema_has_them(tmp_path: Path) -> None:
     files = opened(tmp_path, format="csv", header=True)
-    files.config.declared(["id", "name"], separator=",", quote='"')
+    files.config.declared(["id", "name"], RFC_4180)
     for name, text in (("a.csv", "id,name\n1,x\n"), ("b.csv", "")):
         put(tmp_path, name, text)
         assert end(files) == 1
@@ -253,7 +254,7 @@ def test_file_source_leaves_a_file_with_other_columns_out_until_the_schema_has_t
     ] == [("d.csv", True), ("e.csv", True)]
     refused(files, r"d\.csv.*name,id.*another place")
     (tmp_path / "inbox" / "d.csv").unlink()
-    files.config.declared(["id", "name", "channel"], separator=",", quote='"')
+    files.config.declared(["id", "name", "channel"], RFC_4180)
     assert (end(files), files.notes) == (3, [])
 
 
