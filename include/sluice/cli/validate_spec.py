@@ -135,19 +135,39 @@ def _others() -> list[Pipeline]:
 
 def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, Any]]:
     """Return what could not be checked and why (or an empty text), and the problems and the path of each file."""
-    # here, and with Spark's own settings: no record is read, and the files may ask for different ones
-    here, first = Connection("spark_default", "spark", host="local[1]"), next(iter(pipelines.values()))
-    files = tuple(str(pipeline.file) for pipeline in pipelines.values())
-    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
-        result = Path(folder) / "result.json"
+    left, found = list(pipelines.items()), dict[str, Any]()
+    while left:
         try:
-            started = submit(first, Check(result, files), spark=here, find=find, settings=Spark())
-            argv = started.argv()
+            checked, code = _checked_once([pipeline for _, pipeline in left])
         except ConfigError as error:
             return f"{_UNCHECKED}: {error.what} (next: {error.next_step})", {}
-        done = subprocess.run(
-            argv, env={**os.environ, **started.env}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False
-        )
+        found |= {file: checked[str(pipeline.file)] for file, pipeline in left if str(pipeline.file) in checked}
+        left = [(file, pipeline) for file, pipeline in left if file not in found]
+        if left:
+            file, _ = left.pop(0)
+            ended = f"its check ended the whole process, with code {code}: see what the modules that it names call"
+            found[file] = {"problems": [ended], "path": None, "suite": [], "windows": None}
+    return "", found
+
+
+def _checked_once(pipelines: Sequence[Pipeline]) -> tuple[dict[str, Any], int]:
+    """Return what one process found of these, before the first of them that ended it, and its exit code.
+
+    Raises
+    ------
+    ConfigError
+        If it cannot be started.
+    SluiceError
+        If it ended before it came to a file.
+    """
+    # here, and with Spark's own settings: no record is read, and the files may ask for different ones
+    here = Connection("spark_default", "spark", host="local[1]")
+    files = tuple(str(pipeline.file) for pipeline in pipelines)
+    with tempfile.TemporaryDirectory(prefix="sluice-") as folder:
+        result = Path(folder) / "result.json"
+        started = submit(pipelines[0], Check(result, files), spark=here, find=find, settings=Spark())
+        env = {**os.environ, **started.env}
+        done = subprocess.run(started.argv(), env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
         try:
             found: dict[str, Any] = json.loads(result.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -157,7 +177,7 @@ def _with_spark(pipelines: Mapping[str, Pipeline]) -> tuple[str, dict[str, Any]]
                 state="nothing was read or written",
                 next_step="fix what it reports, or skip this part: sluice validate-spec --no-spark",
             ) from None
-    return "", {file: found[str(pipeline.file)] for file, pipeline in pipelines.items()}
+    return found, done.returncode
 
 
 def _refusal(pipeline: Pipeline, problems: Sequence[str]) -> ConfigError:

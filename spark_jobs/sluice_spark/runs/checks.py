@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import signal
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.home import Home
+from sluice.kinds import imported
 from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import Suite, missing_columns, with_lines
 from sluice.run.actions import Check
@@ -21,24 +25,59 @@ from sluice_spark.transforms.lookups import Lookups
 from sluice_spark.transforms.sample import Shape, shape_of
 from sluice_spark.windows.decomposition import told as way_of
 
-__all__ = ["checked", "path", "problems", "suite", "windows"]
+__all__ = ["IMPORT_SECONDS", "checked", "path", "problems", "suite", "windows"]
+
+IMPORT_SECONDS = 60.0
+"""How long the import of a pipeline's module may take: one that does not end must not hide the mistakes of others."""
 
 
 def checked(_: Pipeline, action: Check, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
-    """Return, by file, the problems of pipelines, the path of their records, and what becomes of their expectations."""
+    """Return, by file, the problems of pipelines, the path of their records, and what becomes of their expectations.
+
+    The result has each file as soon as it is checked: a module that ends the process is that of the next one.
+    """
     pipelines = [load(name) for name in action.files]
     if any(pipeline.suite_file for pipeline in pipelines):
         warm_up()
-    spark = open_session()
-    return {
-        str(pipeline.file): {
-            "problems": list(problems(spark, pipeline)),
-            "path": path(spark, pipeline),
-            "suite": suite(spark, pipeline),
-            "windows": windows(spark, pipeline),
+    spark, found = open_session(), dict[str, Any]()
+    for pipeline in pipelines:
+        action.result.write_text(json.dumps(found), encoding="utf-8")
+        late = _never_imported(pipeline)
+        found[str(pipeline.file)] = {
+            "problems": [late] if late else list(problems(spark, pipeline)),
+            "path": None if late else path(spark, pipeline),
+            "suite": [] if late else suite(spark, pipeline),
+            "windows": None if late else windows(spark, pipeline),
         }
-        for pipeline in pipelines
-    }
+    return found
+
+
+class _TooLongError(BaseException):
+    """An import that does not end: no ``except Exception`` of the module keeps it."""
+
+
+def _never_imported(pipeline: Pipeline) -> str | None:
+    """Import the modules that a pipeline names; return which one does not end; None if each does, or fails."""
+    named = {"transform.python": pipeline.transform.python, "transform.arrow": pipeline.transform.arrow}
+    named["processor.python"] = None if pipeline.processor is None else pipeline.processor.python
+
+    def end(*_: object) -> None:
+        raise _TooLongError
+
+    for key, target in named.items():
+        if target is None:
+            continue
+        before = signal.signal(signal.SIGALRM, end)
+        signal.setitimer(signal.ITIMER_REAL, IMPORT_SECONDS, 1)  # again each second, if it is caught
+        try:
+            with suppress(ConfigError):  # which is reported where it is used
+                imported(target)
+        except _TooLongError:
+            return f"{key}: {target}: its module was still being imported after {IMPORT_SECONDS:.0f} s"
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+    return None
 
 
 def problems(spark: SparkSession, pipeline: Pipeline) -> Iterator[str]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,12 @@ from tests.fixtures.books import Place, split
 from tests.fixtures.specs import GOOD, expectation, write, write_suite
 from tests.unit.cli.conftest import Sluice
 
-from sluice.cli import preview
+from sluice.cli import preview, validate_spec
 from sluice.cli import run as drive
 from sluice.cli.validate_spec import judges
 from sluice.errors import ExitCode
 from sluice.ledger.events import Judged, RunClosed
-from sluice.pipeline import load
+from sluice.pipeline import Pipeline, load
 from sluice.pipeline.suite import UNASKED
 
 
@@ -114,6 +116,26 @@ def test_validate_spec_reports_each_file(tmp_path: Path, sluice: Sluice, monkeyp
     for command in ((*check, bad), (*check, suite), (*check, "no-such-pipeline", "--json"), ("run", bad)):
         assert sluice(*command).exit_code == ExitCode.CONFIG
     sluice.recorded("validate-spec")
+
+
+def test_validate_spec_goes_on_behind_a_file_whose_check_ends_the_process(
+    tmp_path: Path, sluice: Sluice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    own = [GOOD.replace("pipeline: p", f"pipeline: p{n}").replace("path: p", f"path: p{n}") for n in range(4)]
+    files = [str(write(tmp_path, text, f"p{n}.yaml")) for n, text in enumerate(own)]
+    sound = {"problems": [], "path": "Arrow path", "suite": [], "windows": None}
+    asked = []
+
+    def once(pipelines: Sequence[Pipeline]) -> tuple[dict[str, Any], int]:
+        asked.append([Path(str(pipeline.file)).stem for pipeline in pipelines])
+        found = itertools.takewhile(lambda pipeline: pipeline.file.stem not in ("p1", "p2"), pipelines)
+        return {str(pipeline.file): sound for pipeline in found}, 7
+
+    monkeypatch.setattr(validate_spec, "_checked_once", once)
+    found = {row["file"]: row for row in sluice("validate-spec", *files, "--json").json}
+    assert asked == [["p0", "p1", "p2", "p3"], ["p2", "p3"], ["p3"]]
+    assert [found[file]["valid"] for file in files] == [True, False, False, True]
+    assert "with code 7" in found[files[1]]["error"]
 
 
 def test_validate_spec_names_expectations_that_great_expectations_alone_judges() -> None:
