@@ -26,7 +26,11 @@ def test_check_names_a_module_whose_import_does_not_end(
 ) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(checks, "IMPORT_SECONDS", 0.3)
-    for name, text in (("never_ends", ENDLESS), ("raises_at_once", "def f(t): return t\n1 / 0\n"), ("is_sound", "def f(t): return t\n")):
+    for name, text in (
+        ("never_ends", ENDLESS),
+        ("raises_at_once", "def f(t): return t\n1 / 0\n"),
+        ("is_sound", "def f(t): return t\n"),
+    ):
         (tmp_path / f"{name}.py").write_text(text)
         spec = modelled(f'transform: {{{key.partition(".")[2]}: "{name}:f"}}')
         late = checks._never_imported(spec)
