@@ -139,6 +139,9 @@ class Registry:
             raise _unreachable(where, f"it answers {error.http_status_code}: {quoted(error.error_message)}") from error
         except SluiceError:
             raise
+        except ValueError as error:  # no JSON, or none of a registry's
+            step = "correct its address, if that is another service's or a login page's; else run again when it answers"
+            raise _unreachable(where, f"its answer is no registry's: {described(error)}", step) from error
         except Exception as error:  # of the HTTP client, by many names
             raise _unreachable(where, described(error)) from error
 
@@ -149,11 +152,9 @@ def ask(connection: str | None) -> None:
         Registry.named(connection).check()
 
 
-def _unreachable(where: str, why: str) -> SourceUnreachableError:
+def _unreachable(where: str, why: str, step: str = "run again when it answers") -> SourceUnreachableError:
     return SourceUnreachableError(
-        f"{where} cannot be asked: {why}",
-        state=_STATE,
-        next_step="run again when it answers; the same records are read again",
+        f"{where} cannot be asked: {why}", state=_STATE, next_step=f"{step}; the same records are read again"
     )
 
 
