@@ -53,15 +53,21 @@ class Files:
 
         Nothing if there is no folder: the ledger still has its pipelines.
         """
-        found: dict[str, Pipeline] = {}
-        for _, spec in self._all():
-            if isinstance(spec, Pipeline):
-                found.setdefault(spec.name, spec)
-        return found
+        return self.read_all()[0]
 
     def broken(self) -> dict[str, str]:
         """Return what is wrong with each file that is not valid, by the name that it gives its pipeline."""
-        return {name_written(file): spec for file, spec in self._all() if isinstance(spec, str)}
+        return self.read_all()[1]
+
+    def read_all(self) -> tuple[dict[str, Pipeline], dict[str, str]]:
+        """Return :meth:`valid` and :meth:`broken`, by one look at the folder."""
+        valid, broken = dict[str, Pipeline](), dict[str, str]()
+        for file, spec in self._all():
+            if isinstance(spec, Pipeline):
+                valid.setdefault(spec.name, spec)
+            elif spec is not None:
+                broken[name_written(file)] = spec
+        return valid, broken
 
     def _all(self) -> Iterator[tuple[Path, Pipeline | str | None]]:
         try:

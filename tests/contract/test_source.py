@@ -12,8 +12,10 @@ from tests.contract.sources import CASES, SECRET, SourceCase
 
 from sluice.errors import AuthorizationError, ExitCode, SourceUnreachableError, TopicRecreatedError
 from sluice.kinds import BUILT_IN, imported
+from sluice.ledger import Ledger
 from sluice.ranges import Positions
 from sluice.run.preflight import refuse_behind
+from sluice.run.redrive_plan import states_for
 from sluice.shipped import CHECKOUT
 from sluice.sources.base import Announcing, Numbering, Replaced, Rewritten, Source
 from sluice.sources.state import is_another
@@ -189,6 +191,9 @@ def test_source_that_numbers_its_records_gives_no_offset_twice_from_an_older_hom
             refuse_behind("p", source, {state.topic: {0: end}}, known)
         refuse_behind("p", source, {state.topic: {0: end - 3}}, known)
         refuse_behind("p", source, {state.topic: {0: end}}, {state.topic: "another"})
+        ledger = Ledger.open(f"sqlite:///{case.root}/ledger.db")
+        assert states_for(source, [state.topic], ledger, "p") == source.recorded(), "a redrive looks for no new record"
+        assert source.recorded()[0].partitions[0].end == end - 3
 
 
 @these(lambda case: case.announces)

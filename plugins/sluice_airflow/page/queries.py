@@ -81,7 +81,7 @@ def overview(allowed: Callable[[Collection[str]], set[str]]) -> list[dict[str, A
     allowed
         Which of some names are.
     """
-    book, files, broken = ledger(), _files.valid(), _files.broken()
+    book, (files, broken) = ledger(), _files.read_all()
     gone = book.runs.pipelines() - set(files)
     names = sorted(allowed(set(files) | gone - book.runs.forgotten(gone)))
     found = _glances.of(book, names, lambda unknown: book.runs.glances(unknown) if unknown else {})

@@ -57,7 +57,7 @@ class RecomputedWindows(WindowWriter):
         return cls(**same | {"clock": Clock(late=0, closing=0, now=now), "span": span, "closed": closed})
 
     def without(self, error: RowsRefusedError, staged: Staged) -> Self:
-        """Raise the error as it is: an interval makes no state, so a row rule and another run of it are the way."""
+        """Raise the error unchanged. An interval keeps no state: add a row rule, and run the interval again."""
         raise error
 
     def to_rows(self, records: DataFrame) -> DataFrame:

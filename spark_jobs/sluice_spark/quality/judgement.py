@@ -81,7 +81,7 @@ class Judgement:
     excesses: tuple[Excess, ...] = ()
     wrote: bool = True
     history: dict[str, Any] | None = None
-    """What the runs before it say, as :meth:`sluice.run.baseline.Finding.as_dict`; None if that was not asked."""
+    """The comparison with earlier runs, as :meth:`sluice.run.baseline.Finding.as_dict`; None without one."""
 
     @property
     def verdict(self) -> str:

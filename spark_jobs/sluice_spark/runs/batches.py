@@ -41,7 +41,7 @@ _SECONDS = 30.0
 
 @dataclass(frozen=True)
 class QueryShape:
-    """What a query makes of the stream of records, and what gets its batches.
+    """How a query transforms the stream of records, and which function gets its batches.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ IMPORT_SECONDS = 60.0
 def checked(_: Pipeline, action: Check, open_session: Callable[[], SparkSession]) -> dict[str, Any]:
     """Return, by file, the problems of pipelines, the path of their records, and what becomes of their expectations.
 
-    The result has each file as soon as it is checked: a module that ends the process is that of the next one.
+    The result file gets each pipeline once it is checked, so that the caller knows at which one a process ended.
     """
     pipelines = [load(name) for name in action.files]
     if any(pipeline.suite_file for pipeline in pipelines):

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
+from airflow.sdk.exceptions import AirflowFailException
 from deltalake import write_deltalake
 from tests.airflow.conftest import FakeSpark, states
 
@@ -92,6 +93,14 @@ def test_account_sends_nothing_and_forgets_nothing_while_the_table_cannot_be_rea
     spark.plan(RUN, verdict="empty")
     dag.test(logical_date=None)
     assert [extra["ranges"] for _, extra in events()] == [[["flights", 0, 0, 12]]]
+
+
+def test_account_names_the_task_that_failed_and_not_those_that_did_not_run(context: Any) -> None:
+    committed_by(RUN, 0, 5, 0)
+    task = module.AccountOperator(task_id="t", pipeline="flights", name="flights", run_id=RUN)
+    task._upstream = lambda _: {"ingest": "failed", "validate": "upstream_failed"}
+    with pytest.raises(AirflowFailException, match=r"^ingest failed: "):
+        task.execute(context())
 
 
 def test_account_keeps_the_callbacks_of_its_dag() -> None:

@@ -47,6 +47,9 @@ def test_quarantine_shows_counts_samples_and_the_next_command(full: str, sluice:
     assert [sample["offset"] for sample in found["samples"]] == [1]
     assert sluice("quarantine", full, "--since", "1h").exit_code == 0
     sluice.recorded("quarantine")
+    for rule, hint in (("jsn", "'json'"), ("zzz", None)):
+        said = sluice("quarantine", full, "--rule", rule).stderr
+        assert ("did you mean" in said, hint is None or hint in said) == (hint is not None, True)
 
 
 def test_empty_quarantine_is_no_mistake(file: str, sluice: Sluice) -> None:

@@ -197,6 +197,13 @@ def test_pipeline_function_is_found_without_importing_the_packages_around_it(
     assert module.partition(".")[0] not in sys.modules
 
 
+def test_pipeline_file_that_is_a_link_to_nothing_is_named_as_one(folder: Path) -> None:
+    (folder / "away.yaml").symlink_to(folder / "gone" / "away.yaml")
+    with pytest.raises(ConfigError, match=r"link to .*gone/away\.yaml, which is not there"):
+        load(folder / "away.yaml")
+    assert isinstance(dict(load_all(folder))[folder / "away.yaml"], ConfigError)
+
+
 @pytest.mark.parametrize("name", ["orders.yml", "orders.YAML", "orders.Yml", "_defaults.yml"])
 def test_pipeline_file_with_another_ending_is_refused_with_the_command_that_renames_it(folder: Path, name: str) -> None:
     written(folder, p="p")
