@@ -198,7 +198,7 @@ def postgres(bench: Bench, options: Options) -> dict[str, Any]:
             "bare": lambda: bare(""),
             "ours": ours,
             "bare, tuned": lambda: bare("&reWriteBatchedInserts=true"),
-            "ours, upsert": lambda: ours(mode="upsert", key=["id"]),
+            "ours, upsert": lambda: ours(mode="upsert", key=["id"], sequence="_offset"),
         }
         if driver is None:
             err.print("the JDBC driver cannot be had here: the bare script is left out")

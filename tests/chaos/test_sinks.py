@@ -260,7 +260,7 @@ class Keys:
 
     def configure(self, **keys: Any) -> None:
         ((kind, where),) = (self.box.spec["sink"]).items()
-        sink = {kind: {**where, "mode": "upsert", "key": ["key"]}}
+        sink = {kind: {**where, "mode": "upsert", "key": ["key"], "sequence": "_offset"}}
         decode = {"json": {"schema": "name STRING NOT NULL", "key": "key", "tombstone": "delete"}}
         self.box.configure(**{"sink": sink, "decode": decode, **ALL_BAD, **keys})
 

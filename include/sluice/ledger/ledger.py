@@ -157,6 +157,31 @@ class Ledger(Queries):
                 connection.execute(table.update().where(table.c.pipeline == old).values(pipeline=lease.pipeline))
             _insert(connection, lease.pipeline, lease.holder.run, PipelineAdopted(former=old))
 
+    def drop_empty(self, lease: Lease, before: datetime) -> int:
+        """Remove the live runs that found nothing and ended before a time; return how many.
+
+        No account has them: they planned no records, and neither changed nor noted anything. All other runs stay for
+        good.
+        """
+        run, event = schema.run, schema.event
+        of_run = (event.c.pipeline == run.c.pipeline, event.c.run == run.c.run)
+        found = sa.select(run.c.run).where(
+            run.c.pipeline == lease.pipeline,
+            run.c.kind == "live",
+            run.c.state == "done",
+            run.c.verdict == "empty",
+            run.c.closed_at < before.isoformat(timespec="milliseconds"),
+            ~sa.exists().where(*of_run, event.c.type.not_in(["RunPlanned", "Judged", "RunClosed"])),
+        )
+        with spoken(), self._engine.begin() as connection:
+            lease.verify(connection)
+            names = list(connection.execute(found).scalars())
+            for at in range(0, len(names), 500):
+                some = names[at : at + 500]
+                for table in (event, run):
+                    connection.execute(table.delete().where(table.c.pipeline == lease.pipeline, table.c.run.in_(some)))
+        return len(names)
+
     def rebuild(self) -> int:
         """Recreate the derived tables from the events; return the number of events."""
         with spoken(), self._engine.begin() as connection:

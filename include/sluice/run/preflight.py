@@ -14,11 +14,14 @@ from sluice.errors import (
     TopicsDeletedError,
     begin_again,
 )
+from sluice.pipeline.model import Pipeline
 from sluice.ranges import OffsetRange, Positions, describe
 from sluice.sources.base import Numbering, Source
 from sluice.sources.state import Key, TopicState, is_another, is_elsewhere
 
-__all__ = ["check", "never_read", "refuse_behind", "refuse_replaced", "refuse_rewritten", "unread_of"]
+__all__ = [
+    "check", "never_read", "refuse_behind", "refuse_replaced", "refuse_rewritten", "refuse_unordered", "unread_of",
+]  # fmt: skip
 
 _CLEAN = "nothing was read or written now; what earlier runs wrote is in the sink, and the position stays where it was"
 
@@ -243,6 +246,49 @@ def refuse_behind(pipeline: str, source: Source, reached: Positions, known_ids: 
                     next_step=f"put the newer sources/{pipeline} back, with the rest of the home; or, to take all rows "
                     f"out and read them again, {begin_again(pipeline, truncate=True)}",
                 )
+
+
+def refuse_unordered(pipeline: Pipeline, positions: Positions, states: Sequence[TopicState]) -> None:
+    """Refuse to merge rows by key where nothing says which of two rows of a key is newer.
+
+    Offsets of two partitions cannot be compared: the row that stays would depend on how runs and batches were cut.
+
+    Raises
+    ------
+    ConfigError
+        If a sink has ``mode: upsert`` and no ``sequence``, and the source has more than one partition; or if
+        ``sequence: _offset`` says that a key stays in its partition, and a topic that was read has more of them now.
+    """
+    for key, sink in pipeline.sinks.items():
+        if not sink.config.by_offset:
+            continue
+        every = [f"{state.topic}-{number}" for state in states for number in sorted(state.partitions)]
+        new = [
+            f"{state.topic}-{number}"
+            for state in states
+            if state.topic in positions
+            for number in sorted(state.partitions)
+            if number not in positions[state.topic]
+        ]
+        by_time = (
+            "write sequence: _timestamp (the later record time stays), or the column of the row by which one is newer"
+        )
+        if getattr(sink.config, "sequence", None) is None and len(every) > 1:
+            raise ConfigError(
+                f"{key}.mode: upsert has no sequence, and the source has {len(every)} partitions: nothing says which "
+                "row is newer if the records of a key are in two of them",
+                state=_CLEAN,
+                next_step=f"write {key}.sequence: _offset if the records of each key are in one partition "
+                f"(producers send them with this key); else {by_time}",
+            )
+        if new:
+            raise ConfigError(
+                f"new partitions: {', '.join(new[:8])}{' …' if len(new) > 8 else ''}: the records of a key may be in "
+                f"two partitions now, and {key} orders them by offsets (sequence: _offset)",
+                state=_CLEAN,
+                next_step=f"{by_time}; where tombstones delete rows of a Delta table, which has no such order: produce "
+                "the records into a topic with all partitions from the start, and give pipeline and table other names",
+            )
 
 
 def never_read(starts: Positions, begun: Positions) -> str | None:

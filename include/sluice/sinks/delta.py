@@ -39,10 +39,10 @@ class DeltaSink(UpsertConfig):
 
     def undeletable(self, columns: Collection[str]) -> str | None:
         """Return why tombstones cannot delete; also if deleted keys would have to be remembered."""
-        if self.sequence is not None:
+        if not self.by_offset:
             return (
                 "nothing in a Delta table remembers the sequence of a deleted key, so a late record would bring its "
-                "row back: leave sequence out, then offsets decide; or choose sink.postgres, which remembers it"
+                "row back: choose sequence: _offset, or sink.postgres, which remembers it"
             )
         return super().undeletable(columns)
 

@@ -21,7 +21,8 @@ class UpsertConfig(SinkConfig):
     key: tuple[str, ...] = ()
     """With ``upsert``, the columns that identify a row."""
     sequence: str | None = None
-    """With ``upsert``, the column by which one of two rows is newer; by default the offset is."""
+    """With ``upsert``, the column by which one of two rows is newer. It may be left out where the source has one
+    partition: then the offset decides. ``_offset`` says that the records of a key are in one partition."""
 
     @model_validator(mode="after")
     def _keyed(self) -> UpsertConfig:
@@ -43,9 +44,14 @@ class UpsertConfig(SinkConfig):
         return self.mode == "upsert"
 
     @property
+    def ordering(self) -> str:
+        """The column that orders the rows of a key: the higher value is newer, null is the lowest."""
+        return self.sequence or "_offset"
+
+    @property
     def by_offset(self) -> bool:
-        """Whether no ``sequence`` decides."""
-        return self.keyed and self.sequence is None
+        """Whether offsets decide."""
+        return self.keyed and self.ordering == "_offset"
 
     @property
     def deletes(self) -> bool:
@@ -64,6 +70,6 @@ class UpsertConfig(SinkConfig):
             return (
                 f"sequence: {self.sequence!r} is a column of the record's value, which a tombstone does not have: "
                 f"give tombstones one in transform.sql, such as coalesce({self.sequence}, …) AS {self.sequence}, take "
-                "a header, or leave sequence out: then offsets decide"
+                "a header, or choose sequence: _offset"
             )
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 from sluice.errors import (
@@ -25,7 +25,7 @@ from sluice.ranges import OffsetRange, Positions, ranges_between
 from sluice.recovery import Route
 from sluice.run.actions import Reset
 from sluice.run.circuit_breaker import holder, refuse_held
-from sluice.run.preflight import never_read
+from sluice.run.preflight import never_read, refuse_unordered
 from sluice.run.slowest_partition import held_by
 from sluice.sources.base import Announcing, CopyError, Copying, Source
 from sluice.sources.state import TopicState, ends, starts
@@ -49,6 +49,8 @@ from sluice_spark.sinks.base import TakenBackError
 from sluice_spark.strategies.apply import Sealed
 
 __all__ = ["LiveRun"]
+
+_EMPTY_RUNS_KEPT = timedelta(days=90)
 
 
 @dataclass
@@ -102,6 +104,7 @@ class LiveRun(Run):
         if trouble is not None and not left:
             raise trouble
         positions = tables.position()
+        refuse_unordered(self.pipeline, positions or {}, states)
         ranges = [r for batch in left for r in batch.ranges] + self._ahead(positions, states)
         if not ranges and not tables.opened:
             self._plan_without_records(lease, tables)
@@ -113,7 +116,6 @@ class LiveRun(Run):
         first = positions is None and kind.retention and config.starting_offsets == "earliest"
         if first:
             self._tell_of_gone(lease, {}, starts(states))
-        self._tell_of_new_partitions(lease, positions or {}, states)
         if positions is None and not self.pipeline.source.kind.notes_start:
             target = Epoch(target.number, target.route, self._beginning(states))
         if target.number == tables.epoch.number and target != tables.epoch:
@@ -134,7 +136,14 @@ class LiveRun(Run):
         self._mirror(source, tables)
         self._let_go(source, tables)
         tables.also.settled()
+        self._forget_empty(lease)
         return self._judge(lease, tables.sink)
+
+    def _forget_empty(self, lease: Lease) -> None:
+        """Remove old runs that found nothing from the ledger, in the first run of each day."""
+        days = {row.opened_at[:10] for row in self.ledger.runs.newest(self.pipeline.name, limit=2)}
+        if len(days) > 1:
+            self.ledger.drop_empty(lease, datetime.now(UTC) - _EMPTY_RUNS_KEPT)
 
     def _refuse_held(self, lease: Lease) -> None:
         """Refuse to go on if the pipeline is held, as soon as the ledger has what drivers that died had committed."""
@@ -238,25 +247,6 @@ class LiveRun(Run):
         if note is not None:
             logger.warning("%s", note)
             self.ledger.record(lease, Degraded(note=note))
-
-    def _tell_of_new_partitions(self, lease: Lease, positions: Positions, states: Sequence[TopicState]) -> None:
-        """Say that records of a key may be in two partitions now, if their offsets decide which row stays."""
-        keyed = next((key for key, sink in self.pipeline.sinks.items() if sink.config.by_offset), None)
-        new = [
-            f"{state.topic}-{number}"
-            for state in states
-            if state.topic in positions
-            for number in state.partitions
-            if number not in positions[state.topic]
-        ]
-        if keyed is None or not new:
-            return
-        note = (
-            f"new partitions: {', '.join(new[:8])}: where records of a key are in two partitions, {keyed} keeps that "
-            "of the later record time, which depends on how runs are cut unless times ascend: name a sequence"
-        )
-        logger.warning("%s", note)
-        self.ledger.record(lease, Degraded(note=note))
 
     def _look(self, check: SourceCheck, tables: Tables) -> tuple[list[TopicState], SluiceError | None]:
         try:

@@ -35,7 +35,7 @@ class Upserting(Into):
         """Let them wait; a key is in one partition, so the later offset is the newer one."""
         sink = {"postgres": {"table": "orders"}} if self.box is PostgresBox else {"delta": {"path": "table"}}
         ((kind, where),) = sink.items()
-        upsert = {kind: {**where, "mode": "upsert", "key": ["id"]}}
+        upsert = {kind: {**where, "mode": "upsert", "key": ["id"], "sequence": "_offset"}}
         box.deep = False
         box.configure(kafka={"max_records_per_batch": self.size}, recovery=self.strategy, sink=upsert)
         values = [{"id": n % _KEYS, "name": f"n{n}"} for n in range(self.records)]

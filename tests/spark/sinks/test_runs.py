@@ -113,7 +113,7 @@ def test_postgres_suite_and_rules_judge_rows_and_no_tombstones(request: pytest.F
     named = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "name"}}
     (box.home / "suite.json").write_text(json.dumps({"name": "s", "expectations": [named]}))
     box.configure(
-        sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["id"]}},
+        sink={"postgres": {"table": "orders", "mode": "upsert", "key": ["id"], "sequence": "_offset"}},
         decode={"json": {"schema": "name STRING, n INT", "key": "id", "tombstone": "delete"}},
         rules=[{"name": "numbered", "not_null": {"columns": ["n"]}}],
         quality={"suite": "suite.json", "split": "critical", "when": "before_commit", "max_quarantined": "100%"},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -263,6 +264,35 @@ def test_ledger_rebuilds_its_derived_tables_from_events(each_ledger: Ledger) -> 
                 connection.execute(table.delete())
         assert ledger.rebuild() == len(ledger.events("p")) + len(ledger.events("q"))
         assert derived(ledger) == before
+
+
+def test_ledger_drops_old_runs_that_found_nothing_and_no_other(each_ledger: Ledger) -> None:
+    ledger = each_ledger
+    run(ledger, "records", split(0, 3), verdict="passed")
+    for name in ("empty", "noted", "recent"):
+        run(ledger, name, verdict="empty")
+    run(ledger, "failed", state="failed", verdict="empty")
+    run(ledger, "unjudged")
+    run(ledger, "retracted", kind="retract", verdict="empty")
+    run(ledger, "empty", verdict="empty", pipeline="q")
+    with ledger.acquire("p", "next") as lease:
+        ledger.record(lease, Degraded(note="a topic was made again"), run_id="noted")
+        with ledger._engine.begin() as connection:
+            table = schema.run
+            connection.execute(
+                table.update().where(table.c.run != "recent").values(closed_at="2026-01-01T00:00:00.000+00:00")
+            )
+        assert ledger.drop_empty(lease, datetime(2026, 1, 1, tzinfo=UTC)) == 0
+        assert ledger.drop_empty(lease, datetime(2026, 1, 2, tzinfo=UTC)) == 1
+    assert {row.run for row in ledger.runs.newest("p")} == {
+        "records", "noted", "recent", "failed", "unjudged", "retracted",
+    }  # fmt: skip
+    assert ledger.runs.find("q", "empty")
+    assert not ledger.events("p", "empty")
+    before = {row.run for row in ledger.runs.newest("p")}
+    ledger.rebuild()
+    assert {row.run for row in ledger.runs.newest("p")} == before
+    assert audit(ledger, "p").balanced
 
 
 def test_ledger_replaces_event_times_of_before(each_ledger: Ledger) -> None:

@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from typing import Any
 
 import pytest
+from tests.fixtures.pipelines import modelled
 
 from sluice.errors import (
     ConfigError,
@@ -17,7 +18,7 @@ from sluice.errors import (
     TopicsDeletedError,
 )
 from sluice.ranges import OffsetRange
-from sluice.run.preflight import check, never_read, refuse_rewritten, unread_of
+from sluice.run.preflight import check, never_read, refuse_rewritten, refuse_unordered, unread_of
 from sluice.sources.state import PartitionState, TopicState
 
 
@@ -157,3 +158,26 @@ def test_preflight_refuses_offsets_of_other_records(positions: Any, planned: Any
     named = re.escape(str(rewritten))
     with nullcontext() if rewritten is None else pytest.raises(TopicRecreatedError, match=named):
         refuse_rewritten("p", positions, planned, {("t", 0): (3, 20)}, ends)
+
+
+@pytest.mark.parametrize(
+    ("sequence", "partitions", "read", "refused"),
+    [
+        (None, 1, 1, None),
+        (None, 2, 2, "sink.delta.mode: upsert has no sequence, and the source has 2 partitions"),
+        (None, 2, 1, "has no sequence"),
+        ("_offset", 2, 2, None),
+        ("_offset", 2, 0, None),  # the first run
+        ("_offset", 3, 2, "new partitions: t-2"),
+        ("_timestamp", 3, 2, None),
+        ("id", 3, 2, None),
+    ],
+)
+def test_upsert_is_refused_where_nothing_orders_the_rows_of_a_key(
+    sequence: str | None, partitions: int, read: int, refused: str | None
+) -> None:
+    pipeline = modelled(f"sink.delta.sequence: {sequence}" if sequence else "", "delta-upsert")
+    states = [TopicState("t", "id", {number: PartitionState(0, 9) for number in range(partitions)})]
+    positions = {"t": dict.fromkeys(range(read), 5)} if read else {}
+    with pytest.raises(ConfigError, match=refused) if refused else nullcontext():
+        refuse_unordered(pipeline, positions, states)

@@ -42,7 +42,7 @@ class DeltaUpsert(DeltaSink):
 
     def __init__(self, config: SinkConfig, path: str, app_id: str) -> None:
         self._key: tuple[str, ...] = getattr(config, "key", ())
-        self._sequence: str | None = getattr(config, "sequence", None)
+        self._sequence: str = getattr(config, "ordering", "_offset")
         evolve, limit = getattr(config, "evolve", "refuse"), getattr(config, "widened_bytes", 0)
         settings = {KEY: json.dumps(list(self._key))}
         super().__init__(path, app_id, settings=settings, evolve=evolve, widen_up_to=limit)
@@ -74,7 +74,7 @@ class DeltaUpsert(DeltaSink):
 
     @property
     def _compared(self) -> list[str]:
-        return [*self._key, *([self._sequence] if self._sequence else [])]
+        return [*self._key, self._sequence]
 
     def commit(
         self,

@@ -1,7 +1,7 @@
 """Merges staged rows into a table's files by key: of two rows of a key, the newer one stays.
 
-Which of two rows is newer is decided as in PostgreSQL (:mod:`sluice_spark.sinks.postgres.upsert`): of one partition,
-that of the higher offset; of two, that of the later record time; with a sequence column, that of the higher value.
+Which of two rows is newer is decided as in PostgreSQL (:mod:`sluice_spark.sinks.postgres.upsert`): that of the higher
+value in the sequence column, then that of the later record time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Order(NamedTuple):
     """What tells whether a row is newer than another one of its key."""
 
     sequence: tuple[Any, ...]
-    """Empty without a sequence column, ``(0,)`` if the row has no value there, else ``(1, value)``."""
+    """``(0,)`` if the row has no value in the sequence column, else ``(1, value)``."""
     time: int | None
     topic: str | None
     partition: int | None
@@ -57,11 +57,7 @@ def is_newer(came: Order, held: Order) -> bool:
     """Return whether a row that came replaces one that is held."""
     if came.sequence != held.sequence:
         return came.sequence > held.sequence
-    if held.offset is None or came.offset is None:
-        return True
-    if not came.sequence and (came.topic, came.partition) == (held.topic, held.partition):
-        return came.offset > held.offset
-    return _place(came) > _place(held)
+    return held.offset is None or came.offset is None or _place(came) > _place(held)
 
 
 def _place(order: Order) -> tuple[int, str, int, int]:
@@ -77,13 +73,13 @@ class Merge(Slice):
     ranges
         None of them is used: rows are chosen by their keys.
     keys, sequence
-        The columns that identify a row, and the one that orders rows, if offsets do not.
+        The columns that identify a row, and the one that orders rows.
     newest
         The newest staged row of each key, as :meth:`of` finds it.
     """
 
     keys: Sequence[str] = ()
-    sequence: str | None = None
+    sequence: str = "_offset"
     newest: Mapping[tuple[Any, ...], _Row] = field(default_factory=dict, repr=False)
     _stronger: dict[str, set[tuple[Any, ...]]] = field(default_factory=dict, repr=False)
     _losing: frozenset[tuple[Any, ...]] = frozenset()
@@ -91,7 +87,7 @@ class Merge(Slice):
     _reduced: dict[frozenset[tuple[Any, ...]], Staged] = field(default_factory=dict, repr=False)
 
     @classmethod
-    def of(cls, root: str, staged: Staged, keys: Sequence[str], sequence: str | None) -> Merge:
+    def of(cls, root: str, staged: Staged, keys: Sequence[str], sequence: str) -> Merge:
         """Return the merge of these staged rows.
 
         Raises
@@ -100,7 +96,7 @@ class Merge(Slice):
             If rows have no value in a column of their key.
         """
         nowhere: list[Order] = []
-        found: dict[tuple[Any, ...], dict[tuple[Any, ...], _Row]] = {}
+        newest: dict[tuple[Any, ...], _Row] = {}
         fs, base = file_system(root)
         for number, file in enumerate(staged.files):
             with fs.open(f"{base}/{file.path}", "rb") as handle:
@@ -111,16 +107,11 @@ class Merge(Slice):
                     for key, order, deletes in zip(_keys(batch, keys), _orders(batch, sequence), gone, strict=True):
                         if None in key:
                             nowhere.append(order)
-                        # the newest of each partition, and of these the latest
-                        place: tuple[Any, ...] = () if sequence else (order.topic, order.partition)
-                        of_key = found.setdefault(key, {})
-                        known = of_key.get(place)
-                        if known is None or is_newer(order, known.order):
-                            of_key[place] = _Row(order, number, at, bool(deletes))
+                        if key not in newest or is_newer(order, newest[key].order):
+                            newest[key] = _Row(order, number, at, bool(deletes))
                         at += 1
         if nowhere:
             raise _without_key(keys, nowhere)
-        newest = {key: max(rows.values(), key=lambda row: row.order) for key, rows in found.items()}
         return cls((), keys=tuple(keys), sequence=sequence, newest=newest)
 
     def find(self, root: str, actions: pa.Table) -> dict[str, Found]:
@@ -205,20 +196,19 @@ class Merge(Slice):
                 yield int(at), key, is_newer(self.newest[key].order, order)
 
 
-def _columns(keys: Sequence[str], sequence: str | None) -> list[str]:
-    return list(dict.fromkeys([*keys, *([sequence] if sequence else []), *_PLACE]))
+def _columns(keys: Sequence[str], sequence: str) -> list[str]:
+    return list(dict.fromkeys([*keys, sequence, *_PLACE]))
 
 
 def _keys(batch: Any, keys: Sequence[str]) -> Iterator[tuple[Any, ...]]:
     return zip(*(_values(batch, name) for name in keys), strict=True)
 
 
-def _orders(batch: Any, sequence: str | None) -> Iterator[Order]:
-    values = [None] * batch.num_rows if sequence is None else _values(batch, sequence)
+def _orders(batch: Any, sequence: str) -> Iterator[Order]:
+    values = _values(batch, sequence)
     places = [_values(batch, name) for name in _PLACE]
     for value, time, topic, partition, offset in zip(values, *places, strict=True):
-        of_sequence: tuple[Any, ...] = () if sequence is None else (0,) if value is None else (1, value)
-        yield Order(of_sequence, time, topic, partition, offset)
+        yield Order((0,) if value is None else (1, value), time, topic, partition, offset)
 
 
 def _values(batch: Any, name: str) -> list[Any]:

@@ -28,8 +28,8 @@ class DeletedKeys:
         schema, table = config.table.split(".")
         self._shown = f"{schema}.{FORGOTTEN}{table}"
         self._of, self.name = name_of(schema, table), name_of(schema, f"{FORGOTTEN}{table}")
-        self._key, self._sequence = config.key, config.sequence
-        self._columns = remembered(config.key, config.sequence)
+        self._key, self._sequence = config.key, config.ordering
+        self._columns = remembered(config.key, config.ordering)
 
     def misfits(self, cursor: Any) -> list[str]:
         """Return what is wrong with the table, if it is there."""
@@ -61,7 +61,7 @@ class DeletedKeys:
 
     def unfit(self) -> list[Unfit]:
         """Return which rows delete and do not say when, where a sequence column says which row is newer."""
-        if self._sequence is None:
+        if self._sequence == "_offset":  # each record has one
             return []
         return [
             Unfit(
@@ -69,7 +69,7 @@ class DeletedKeys:
                 f"a tombstone has no value in the sequence column {self._sequence}: whether it is newer than a row of "
                 "its key is not known",
                 f"give tombstones one in transform.sql (a header of theirs, or _timestamp, if {self._sequence} is a "
-                "time of the same clock), or leave sequence out: then offsets decide",
+                "time of the same clock), or choose sequence: _offset",
                 self._sequence,
             )
         ]

@@ -185,7 +185,7 @@ class PostgresTable(TransactionalSink[Any]):
             for f in schema.fields
             if f.name in _SYSTEM or len(f.name.encode()) > LONGEST or "\0" in f.name
         ]
-        wanted = [*self._config.key, *([self._config.sequence] if self._config.sequence else [])]
+        wanted = [*self._config.key, self._config.ordering]
         problems += [f"{name} of the key is no column" for name in wanted if name not in schema.names]
         if not problems:
             with self._begun() as (cursor, _):
@@ -394,7 +394,7 @@ class PostgresTable(TransactionalSink[Any]):
         if deletes:
             self._deleted.make(cursor)
         upsert = Upsert(
-            self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.sequence,
+            self._table, "pg_temp.sluice_staged", values, self._config.key, self._config.ordering,
             self._deleted.name if deletes else None, ordered=self._has_more_keys(cursor),
         )  # fmt: skip
         return list(upsert.merge()), upsert

@@ -1,10 +1,7 @@
 """The statements that merge staged rows into a table by key: of two rows of a key, the newer one stays.
 
-The row of the higher offset is the newer one of a partition. Between partitions it is the row of the later record time
-(then of the greater topic and partition). With a sequence column, the higher value is newer, whatever
-the offsets are; null is the lowest, and ties are decided by record time, topic, partition and offset. So it does not
-matter in which order, how often or in which batches rows arrive, as long as a key's records are in one partition or in
-the order of their times.
+The higher value of the sequence column is newer; null is the lowest, and ties are decided by record time, topic,
+partition and offset. So it does not matter in which order, how often or in which batches rows arrive.
 
 A row that only deletes is one of them. If it is the newest of its key, the table has no row of the key, and a table
 beside it remembers what the deleting row was; an older row that comes later is compared with that. A key is in one of
@@ -21,16 +18,15 @@ from sluice.postgres import name_of
 
 __all__ = ["Upsert", "remembered"]
 
-_PLACE = ("_topic", "_partition")
-_LAST = ("_timestamp", *_PLACE, "_offset")
+_LAST = ("_timestamp", "_topic", "_partition", "_offset")
 _FLAG = name_of(TAKES_AWAY)
 NEWEST = "pg_temp.sluice_newest"
 """The temporary table of the newest staged row of each key."""
 
 
-def remembered(key: Sequence[str], sequence: str | None) -> list[str]:
+def remembered(key: Sequence[str], sequence: str) -> list[str]:
     """Return the columns of the table that remembers deleted keys."""
-    return list(dict.fromkeys([*key, *([sequence] if sequence else []), *_LAST]))
+    return list(dict.fromkeys([*key, sequence, *_LAST]))
 
 
 @dataclass(frozen=True)
@@ -46,7 +42,7 @@ class Upsert:
     key
         The columns of which the table allows one row each.
     sequence
-        The column that orders rows; None means offsets.
+        The column that orders rows.
     deleted
         The name of the table that remembers deleted keys, as SQL, if rows can delete: they have ``TAKES_AWAY``.
     ordered
@@ -57,7 +53,7 @@ class Upsert:
     staged: str
     columns: Mapping[str, str]
     key: Sequence[str]
-    sequence: str | None
+    sequence: str
     deleted: str | None = None
     ordered: bool = False
 
@@ -139,25 +135,12 @@ class Upsert:
         return f"SELECT {_named(then)}{flag and f', {_FLAG}'} FROM ({self._chosen(rows)}) AS newest"
 
     def _chosen(self, rows: str) -> str:
-        by = self._by
         last = ", ".join(f"{name_of(name)} DESC" for name in _LAST)
-        if self.sequence is not None:
-            order = f"{by}, {name_of(self.sequence)} DESC NULLS LAST, {last}"
-            return f"SELECT DISTINCT ON ({by}) * FROM {rows} ORDER BY {order}"
-        place = _listed(_PLACE)
-        # the newest of each partition, and of these the latest
-        newest = f"SELECT DISTINCT ON ({by}, {place}) * FROM {rows} ORDER BY {by}, {place}, _offset DESC"
-        return f"SELECT DISTINCT ON ({by}) * FROM ({newest}) AS each ORDER BY {by}, {last}"
+        order = f"{self._by}, {name_of(self.sequence)} DESC NULLS LAST, {last}"
+        return f"SELECT DISTINCT ON ({self._by}) * FROM {rows} ORDER BY {order}"
 
     def _over(self, came: str) -> str:
         """Return the condition under which the row that came replaces the one that is held."""
-        if self.sequence is None:
-            mine, theirs = _tuple(came, _LAST[:-1]), _tuple("held", _LAST[:-1])
-            # a row that another program put there has no offset
-            return (
-                f"coalesce(CASE WHEN (held._topic, held._partition) = ({came}._topic, {came}._partition) "
-                f"THEN {came}._offset > held._offset ELSE {mine} > {theirs} END, true)"
-            )
         mine, theirs = f"{came}.{name_of(self.sequence)}", f"held.{name_of(self.sequence)}"
         return (
             f"(({mine} IS NOT NULL AND ({theirs} IS NULL OR {mine} > {theirs})) OR ({mine} IS NOT DISTINCT FROM "

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -78,17 +79,18 @@ def held(path: Path) -> dict[tuple[str, int], tuple[str, int]]:
     return rows
 
 
-@pytest.mark.parametrize("sequence", [None, "at"])
+@pytest.mark.parametrize("sequence", [None, "_timestamp", "at"])
 def test_delta_upsert_does_not_depend_on_the_order_of_rows(tmp_path: Path, sequence: str | None) -> None:
     chance = random.Random(5)
     for turn in range(6):
-        sent = [row(chance.randrange(9), n, at=chance.choice([None, *range(4)]), time=chance.randrange(5), name=f"{n}")
-                for n in range(40)]  # fmt: skip
-        order = (lambda r: (-1 if r["at"] is None else r["at"], r["_timestamp"], r["_offset"])) if sequence else (
-            lambda r: r["_offset"]
-        )  # fmt: skip
+        sent = [row(chance.randrange(9), n // 3, at=chance.choice([None, *range(4)]), time=chance.randrange(5),
+                    name=f"{n}", _partition=n % 3) for n in range(40)]  # fmt: skip
+        last = itemgetter("_timestamp", "_partition", "_offset")
+        first: dict[str | None, Callable[[dict[str, Any]], Any]] = {
+            None: itemgetter("_offset"), "_timestamp": last, "at": lambda r: -1 if r["at"] is None else r["at"],
+        }  # fmt: skip
         wanted: dict[tuple[str, int], Any] = {}
-        for each in sorted(sent, key=order):
+        for each in sorted(sent, key=lambda r: (first[sequence](r), last(r))):
             wanted[each["shop"], each["id"]] = (each["name"], each["_offset"])
         path = tmp_path / str(turn)
         sink, came = table(path, sequence=sequence), chance.sample(sent, 40) + chance.sample(sent, 8)
