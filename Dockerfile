@@ -1,6 +1,6 @@
 # One image for Airflow's components and Spark's: an executor needs the same Python and packages as its driver.
 # Debian's own Python and Java, so that the image is what `make setup` gives on such a machine.
-FROM debian:bookworm-slim
+FROM debian:bookworm-20260824-slim@sha256:88200866dfff7ea7f5cbcb6ec7c8a701889efe6fe859fe64d6990e4b07ea4171
 # curl: health checks; procps: Spark's scripts ask ps; mkdir: Java's package links its man pages, whose folder slim
 # images may lack
 RUN mkdir -p /usr/share/man/man1 && apt-get update \

@@ -85,6 +85,14 @@ def test_compose_services_restart_have_health_checks_and_publish_to_this_machine
     assert sorted(ports) == ["127.0.0.1:8080:8080", "127.0.0.1:8081:8080", f"127.0.0.1:{DEFAULT_PORT}:19092"]
 
 
+def test_compose_and_dockerfile_name_each_image_of_others_with_version_and_digest() -> None:
+    based = re.findall(r"^FROM (\S+)", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE)
+    named = {service["image"] for service in services().values() if "build" not in service} - {"sluice"}
+    assert len(based) == 1 and len(named) == 2
+    for name in (*based, *named):
+        assert re.fullmatch(r"[a-z/]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", name)
+
+
 def test_compose_broker_has_one_listener_for_containers_and_one_for_this_machine() -> None:
     kafka = services()["kafka"]
     settings = kafka["environment"]
