@@ -88,7 +88,7 @@ def test_compose_services_restart_have_health_checks_and_publish_to_this_machine
 def test_compose_and_dockerfile_name_each_image_of_others_with_version_and_digest() -> None:
     based = re.findall(r"^FROM (\S+)", (CHECKOUT / "Dockerfile").read_text(), re.MULTILINE)
     named = {service["image"] for service in services().values() if "build" not in service} - {"sluice"}
-    assert len(based) == 1 and len(named) == 2
+    assert (len(based), len(named)) == (1, 2)
     for name in (*based, *named):
         assert re.fullmatch(r"[a-z/]+:[a-z0-9.-]+@sha256:[0-9a-f]{64}", name)
 
