@@ -50,6 +50,7 @@ BUILT_IN: Mapping[str, Mapping[str, str]] = {
     },
     "rules": {"sql": "sluice.rules.config:SQL", "not_null": "sluice.rules.config:NOT_NULL"},
     "operators": {
+        "aggregate": "sluice.pipeline.aggregate:KIND",
         "window": "sluice.pipeline.window:KIND",
         "dedupe": "sluice.pipeline.dedupe:KIND",
         "processor": "sluice.pipeline.processor:KIND",

@@ -1,4 +1,4 @@
-"""Real kills of windows, ``dedupe`` and a processor: whatever dies, each record takes effect once.
+"""Real kills of windows, ``dedupe``, an aggregate and a processor: whatever dies, each record takes effect once.
 
 ``make test`` kills each operator once, where the sink has a batch whose state is still to be made.
 """
@@ -16,7 +16,7 @@ from tests.chaos.boxed import BOXES, UntracedTopicBox
 from tests.chaos.boxed import made as boxed
 from tests.chaos.cases import long
 from tests.chaos.commands import deep, reset
-from tests.chaos.models import dedupe, processor, windows
+from tests.chaos.models import aggregate, dedupe, processor, windows
 from tests.chaos.states.boxes import TopicBox
 from tests.fixtures.outward import WriterSandbox
 from tests.fixtures.runs import Sandbox
@@ -33,7 +33,7 @@ ROUND = ("sink-committed", "before-sink-commit")
 ROWS = ("window", "sessions", "dedupe", "processor-alone")
 """Operators whose rows are appended."""
 
-Model = windows.Stream | dedupe.Stream | processor.Feed
+Model = windows.Stream | dedupe.Stream | processor.Feed | aggregate.Words
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,9 @@ class Operator:
             for number, part in enumerate(model.parts(count + 1)):
                 yield model.put(part, bad=number < count)
             return
+        if isinstance(model, aggregate.Words):
+            yield from (model.feed(bad=number < count) for number in range(count + 1))
+            return
         for number in range(count):
             yield model.feed(number * self.step, number * self.step + max(self.step + 10, 60), 6, bad=True)
         yield model.feed(0, count * self.step + self.tail, 6)
@@ -70,6 +73,8 @@ OPERATORS = {
     "complete": Operator(windows.Completed, window=windows.COMPLETE),
     "complete-panes": Operator(windows.Completed, window={**windows.COMPLETE, "panes": "auto"}),
     "dedupe": Operator(dedupe.Stream, step=30, tail=90),
+    "words": Operator(aggregate.Words),
+    "words-complete": Operator(lambda *of, **keys: aggregate.Words(*of, output="complete", **keys)),
     "processor": Operator(lambda *of, **keys: processor.Feed(*of, also=True, **keys)),
     "processor-alone": Operator(processor.Feed),
     "processor-joined": Operator(lambda *of, **keys: processor.Feed(*of, joined=True, **keys)),
@@ -79,18 +84,18 @@ OPERATORS = {
 @pytest.mark.parametrize(
     ("name", "recovery", "points"),
     [
-        *((name, "replay", ("sink-committed",)) for name in ("window", "dedupe")),
+        *((name, "replay", ("sink-committed",)) for name in ("window", "dedupe", "words")),
         # what is not among the recorded states, in which each point of the others is killed at, too
         *long(
             ("processor", "replay", ("sink-committed",)),
-            *((name, "replay", (*BEFORE, *BATCH)) for name in ("sessions", "complete")),
+            *((name, "replay", (*BEFORE, *BATCH)) for name in ("sessions", "complete", "words", "words-complete")),
             ("update-panes", "replay", CLOSING),
             *((name, "replay", ROUND) for name in ("complete-panes", "processor-joined")),
             ("window", "hot", (*BEFORE, *BATCH)),
-            *((name, "hot", ROUND) for name in ("dedupe", "processor")),
+            *((name, "hot", ROUND) for name in ("dedupe", "processor", "words")),
             ("panes", "wal", (*BEFORE, *LANDING, *BATCH)),
             ("sliding", "wal", ("sealed", *CLOSING)),
-            *((name, "wal", ("sealed", *ROUND)) for name in ("sessions", "update", "complete")),
+            *((name, "wal", ("sealed", *ROUND)) for name in ("sessions", "update", "complete", "words")),
         ),
     ],
 )
@@ -110,6 +115,7 @@ def test_operator_loses_and_doubles_nothing_when_drivers_die(
             *((sink, name, ROUND) for sink in ("iceberg", "files", "postgres") for name in (*ROWS, "complete")),
             ("iceberg", "update-panes", ROUND),
             *((sink, "update", ROUND) for sink in ("files", "postgres", "iceberg")),
+            *((sink, name, ROUND) for sink in ("files", "postgres", "iceberg") for name in ("words", "words-complete")),
             *(("kafka", name, ROUND) for name in ("sessions", "processor-alone")),
         ),
     ],

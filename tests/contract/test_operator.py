@@ -27,6 +27,7 @@ from sluice.ranges import Counts, OffsetRange
 from sluice.run.checkpoint import Checkpoint, Clock
 from sluice_spark.batch.panes import PaneWriter
 from sluice_spark.batch.quarantine import opened
+from sluice_spark.batch.results import ResultWriter
 from sluice_spark.batch.stateful import StatefulWriter
 from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.decoders.base import COLUMN, RULE
@@ -55,6 +56,8 @@ OPERATORS: dict[str, dict[str, Any]] = {
     "sessions": {"window": {k: v for k, v in WINDOW.items() if k != "size"} | {"gap": "10m"}},
     "dedupe": {"dedupe": {"keys": ["k", "v"], "time": "at", "within": "1h"}},
     "processor": {"processor": PROCESSOR},
+    "aggregate": {"aggregate": {"by": ["k"], "aggregates": {"n": "count(*)"}}},
+    "aggregate-complete": {"aggregate": {"by": ["k"], "aggregates": {"n": "count(*)"}, "output": "complete"}},
 }
 SCHEMA = "at TIMESTAMP, k STRING, `a.b` STRING, `ä ö` INT, v DOUBLE, s STRUCT<x: FLOAT>, m DECIMAL(10,2), d DATE"
 Make = Callable[..., Pipeline]
@@ -89,8 +92,10 @@ def make(tmp_path: Path) -> Iterator[Make]:
          "at:timestamp,k:string,a.b:string,ä ö:int,v:double,s:struct<x:float>,m:decimal(10,2),d:date,_topic:string,"
          "_partition:int,_offset:bigint,_timestamp:timestamp,_run:string"),
         ({"processor": PROCESSOR}, "k:string,n:bigint,_run:string"),
+        ({"aggregate": {"by": ["a.b"], "aggregates": {"the mean": "avg(v)"}}},
+         "a.b:string,the mean:double,_run:string"),
     ],
-    ids=["window", "sessions", "dedupe", "processor"],
+    ids=["window", "sessions", "dedupe", "processor", "aggregate"],
 )  # fmt: skip
 def test_operator_has_the_columns_of_the_file(
     spark: SparkSession, make: Make, keys: dict[str, Any], columns: str
@@ -100,7 +105,11 @@ def test_operator_has_the_columns_of_the_file(
     assert shape_of(spark, made, transformer(made)).schema.simpleString() == f"struct<{columns}>"
 
 
-BASE = {"window": WINDOW, "dedupe": {"keys": ["k"], "time": "at", "within": "1h"}, "processor": PROCESSOR}
+BASE: dict[str, dict[str, Any]] = {
+    "window": WINDOW,
+    "dedupe": {"keys": ["k"], "time": "at", "within": "1h"},
+    "processor": PROCESSOR,
+}
 PLAIN = "SELECT * EXCEPT (`a.b`) FROM source"
 REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     *((kind, PLAIN, {"time": "ät"}, f"{kind}.time") for kind in BASE),
@@ -124,6 +133,10 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ("dedupe", PLAIN, {"keys": ["v"]}, "v is DOUBLE"), ("dedupe", PLAIN, {"keys": ["s"]}, "s is STRUCT"),
     ("dedupe", "SELECT *, map(1, 2) AS q FROM source", {"keys": ["q"]}, "q is MAP"),
     ("dedupe", "SELECT *, k COLLATE UTF8_LCASE AS q FROM source", {"keys": ["q"]}, "q is STRING COLLATE"),
+    ("aggregate", PLAIN, {"by": ["w"]}, "aggregate.by"),
+    ("aggregate", PLAIN, {"aggregates": {"n": "v + 1"}}, "aggregate.aggregates"),
+    ("aggregate", PLAIN, {"aggregates": {"n": "count(DISTINCT k)"}}, "approx_count_distinct"),
+    ("aggregate", "SELECT * FROM source LIMIT 5", {}, "'GlobalLimit'"),
     ("processor", PLAIN, {"by": ["v"]}, "v is DOUBLE"),
     ("processor", "SELECT * FROM source", {}, "processor: "),  # Spark cannot pass a column with a dot
     ("processor", PLAIN, {"python": "processing:Plain"}, "processing:Plain"),
@@ -135,7 +148,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
 def test_operator_refuses_before_a_run(
     spark: SparkSession, make: Make, kind: str, sql: str, keys: dict[str, Any], named: str
 ) -> None:
-    made = make({kind: {**BASE[kind], **keys}}, sql)
+    made = make({kind: {**BASE.get(kind, OPERATORS.get(kind, {}).get(kind, {})), **keys}}, sql)
     with pytest.raises(ConfigError) as refused:
         shape_of(spark, made, transformer(made))
     assert named in refused.value.what
@@ -172,7 +185,7 @@ ENDS = [sum(map(len, BATCHES[: n + 1])) for n in range(len(BATCHES))]
 SPANS = [OffsetRange("t", 3, end - len(batch), end) for batch, end in zip(BATCHES, ENDS, strict=True)]
 
 
-PARTS = ("window", "panes", "dedupe", "processor")
+PARTS = ("window", "panes", "dedupe", "processor", "aggregate")
 """A stream of each class that writes batches; the others are long."""
 
 
@@ -182,10 +195,10 @@ def writer_of(spark: SparkSession, spec: Pipeline, folder: Path) -> StatefulWrit
     kind = imported(kind_of("operators", str(spec.keeps)).writer)
     sink, quarantine = DeltaSink(str(folder / "table"), "a"), opened(spec.quarantine_path, "q")
     writer = kind(spec, "r", transform, shape.schema, sink, quarantine)
-    if not isinstance(writer, WindowWriter):
+    if not isinstance(writer, ResultWriter):
         return writer
     writer = replace(writer, taken=shape.rows)
-    if writer.window.panes == "off":
+    if not isinstance(writer, WindowWriter) or writer.window.panes == "off":
         return writer
     return PaneWriter.of(writer, decompose(spark, writer.window, shape.rows))
 
@@ -251,15 +264,16 @@ def test_operator_accounts_for_each_record_and_keeps_what_is_open(
     query = query.option("checkpointLocation", checkpoint.path).trigger(availableNow=True).start()
     query.awaitTermination()
 
+    timeless = name.startswith("aggregate")
     quarantine = {r._offset: r._errors[0].rule for r in writer.quarantine.rows(few).collect()}
-    assert quarantine == {2: "json", 3: "event_time_missing", 5: "event_time_ahead"}
-    late = {"dedupe": 2, "processor": 2, "window-complete": 0}.get(name, 1)
+    assert quarantine == {2: "json"} | ({} if timeless else {3: "event_time_missing", 5: "event_time_ahead"})
+    late = {"dedupe": 2, "processor": 2, "window-complete": 0, "aggregate": 0, "aggregate-complete": 0}.get(name, 1)
     doubled = int(name == "dedupe")
     assert [c.filtered for c in accounts] == [doubled, 0, 0, late, 0]
-    assert [c.written for c in accounts] == [3 - doubled, 3, 1, 4 - late, 1]
-    assert [c.quarantined for c in accounts] == [3, 0, 0, 0, 0]
+    assert [c.written for c in accounts] == [3 - doubled + 2 * timeless, 3, 1, 4 - late, 1]
+    assert [c.quarantined for c in accounts] == [len(quarantine), 0, 0, 0, 0]
     assert [sum(count for *_, count in note["late"]) for note in notes][:5] == [0, 0, 0, late, 0]
-    if name != "window-complete":
+    if name != "window-complete" and not timeless:
         assert notes[3]["late_by"] == int((NOON + timedelta(minutes=140)).timestamp() * 1000)
 
     last = checkpoint.path, checkpoint.committed()[-1]
@@ -274,10 +288,57 @@ def test_operator_accounts_for_each_record_and_keeps_what_is_open(
         assert Counter((r["k"], r["n"]) for r in found) == Counter(counts)
         (kept,) = state.held_keys(few, *last)
         assert kept["keys"] == 4
+    elif timeless:
+        assert {r["k"]: r["n"] for r in found} == {"a": 5, "b": 5, "c": 2, "late": 1, "z": 1}
+        assert state.groups(few, *last) == [{"keys": 5}]
+        (kept,) = state.of_key(few, *last, ["k"], {"k": "b"}, 9)
+        assert json.loads(kept["state"]) == {"count": 5}
     else:
         assert Counter({(minutes(r["window_start"]), r["k"]): r["n"] for r in found}) == WRITTEN[name]
         if name not in ("panes", "window-complete"):
             assert sum(each["keys"] for each in state.open_windows(few, *last)) == {"sliding": 2}.get(name, 1)
+
+
+def several(*rows: tuple[int | None, str]) -> bytes:
+    """Return a record of several rows: minutes from noon and a key of each."""
+    made = [{"at": None if m is None else (NOON + timedelta(minutes=m)).isoformat(), "k": key} for m, key in rows]
+    return json.dumps({"rows": made}).encode()
+
+
+MANY = [
+    several((0, "a"), (5, "a"), (70, "b")),
+    several(),
+    several((10, "late"), (200, "a")),
+    several((10, "late"), (15, "late")),
+    several((None, "a"), (210, "b")),
+    several((220, "a"), (220, "a")),
+]
+"""The watermark is at 140 minutes."""
+
+
+@pytest.mark.parametrize("name", ["window", "sliding", "processor", "aggregate"])
+def test_operator_accounts_for_a_record_of_many_rows_once(
+    spark: SparkSession, make: Make, tmp_path: Path, name: str
+) -> None:
+    sql = "SELECT inline(rows), _topic, _partition, _offset, _timestamp FROM source"
+    spec = make({"rows": "many", **OPERATORS[name]}, sql, "rows ARRAY<STRUCT<at: TIMESTAMP, k: STRING>>")
+    late_by = round((NOON + timedelta(minutes=140)).timestamp() * 1000)
+    writer = replace(writer_of(spark, spec, tmp_path), clock=Clock(late_by, late_by, late_by))
+    span, frame = OffsetRange("t", 3, 0, len(MANY)), frame_of(spark, [Record(value) for value in MANY])
+    emitted = writer.emit(frame).limit(0)  # of a stream; here only the account is looked at
+    prepared = writer.prepare(emitted, "b0", [span], Held(frame))
+    (account,) = prepared.accounts
+    fact = prepared.fact(Windows)
+    assert fact is not None
+    timeless = name == "aggregate"
+    # without rows; and, by time, records of which each row is late: also the first, but for its row of minute 70
+    late = 0 if timeless else 2
+    assert account.counts == Counts(5 - late - (not timeless), 1 + late, int(not timeless))
+    assert fact.partly_late == (0 if timeless else 1)
+    assert [count for *_, count in fact.late] == ([] if timeless else [late])
+    writer.commit(0, prepared, {}, "b0")
+    refused = [] if timeless else [(r._offset, r._errors[0].rule) for r in writer.quarantine.rows(spark).collect()]
+    assert refused == ([] if timeless else [(4, "event_time_missing")])
 
 
 def minutes(moment: datetime) -> int:

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from sluice.errors import begin_again
+from sluice.errors import ConfigError, begin_again
 from sluice.ledger import Ledger
 from sluice.pipeline import Pipeline
 from sluice.pipeline.window import Window
@@ -34,6 +34,18 @@ _FOREIGN = "the pipeline file makes other windows of their records now than it d
 _MADE_AGAIN = "an interval made them again, of all of their records, and took out what live runs had written of them"
 _JOINED_ANEW = "their records were joined once more when their state was made again, with the tables as they were then"
 _UNTOLD = "an interval made them again by a version of Sluice that did not note of which records"
+
+
+def possible(pipeline: Pipeline) -> None:
+    """Refuse a pipeline whose windows cannot be recomputed.
+
+    Raises
+    ------
+    ConfigError
+        With the reason.
+    """
+    if (why := pipeline.no_recomputing) is not None:
+        raise ConfigError(why, state="nothing was read or written", next_step="leave --windows out")
 
 
 @dataclass(frozen=True)

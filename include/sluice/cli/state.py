@@ -147,7 +147,7 @@ def _stateful(pipeline: str) -> Pipeline:
     spec = load(pipeline)
     if spec.stateful is None:
         raise ConfigError(
-            f"pipeline {spec.name!r} has no window, no dedupe and no processor, and keeps nothing between runs",
+            f"pipeline {spec.name!r} has no aggregate, window, dedupe or processor, and keeps nothing between runs",
             state="nothing was read or written",
             next_step=f"sluice status {spec.name} shows its runs",
         )
@@ -198,7 +198,8 @@ def _show(told: dict[str, Any], of: StateOperator | None, kept_of: Mapping[str, 
     if "rows" in told:
         _show_rows(told)
         return
-    kept = f"{told['bytes']:,} bytes in {told['shares']} shares; watermark {moment(told['watermark'])}. "
+    kept = f"{told['bytes']:,} bytes in {told['shares']} shares"
+    kept += f"; watermark {moment(told['watermark'])}. " if told["watermark"] else ". "
     if (by := told.get("held_by")) is not None:
         kept += (
             f"In the next run {by['topic']}-{by['partition']} holds it, the slowest partition, whose latest event time "

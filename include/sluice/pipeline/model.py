@@ -16,6 +16,7 @@ from pydantic import Field, PrivateAttr, create_model, field_validator, model_va
 from sluice.errors import ConfigError
 from sluice.fields import Strict
 from sluice.kinds import BUILT_IN, kind_of
+from sluice.pipeline.aggregate import Aggregate
 from sluice.pipeline.airflow import Airflow
 from sluice.pipeline.dedupe import Dedupe
 from sluice.pipeline.lookups import Lookup, check_names
@@ -39,7 +40,18 @@ from sluice.pipeline.sections import (
 )
 from sluice.pipeline.spark import Spark
 from sluice.pipeline.state import State
-from sluice.pipeline.support import ARROW, FILE, INTERVAL, REBUILDING, SINK, SPLITTING, STRATEGY, refuse, why_not
+from sluice.pipeline.support import (
+    ARROW,
+    FILE,
+    INTERVAL,
+    REBUILDING,
+    RECOMPUTING,
+    SINK,
+    SPLITTING,
+    STRATEGY,
+    refuse,
+    why_not,
+)
 from sluice.pipeline.window import Window
 from sluice.recovery import Recovery
 from sluice.sources.files.rows import Quoting
@@ -77,6 +89,8 @@ class Pipeline(Strict):
     """How many sink rows the transform yields: ``one`` per record, ``filter`` at most one, ``many``, ``aggregate``."""
     window: Window | None = None
     """Windows of event time, which stay open between runs; the sink then gets a row for each window and key."""
+    aggregate: Aggregate | None = None
+    """A result for each group of all rows that were ever read; the sink then has a row for each group."""
     dedupe: Dedupe | None = None
     """Only the first of several rows with the same keys goes into the sink, for as long as the keys are remembered."""
     processor: Processor | None = None
@@ -171,12 +185,13 @@ class Pipeline(Strict):
 
     def _refuse_partitions(self) -> None:
         """Refuse to partition by a column that the rows of a window or processor do not have."""
-        if (made := self.window or self.processor) is None:
+        if (made := self.window or self.aggregate or self.processor) is None:
             return
         if lacking := [name for name in self.sink.config.partition_columns if name not in made.columns]:
-            of = "the windows, which are" if self.window else "processor.schema, whose columns are"
+            of = "processor.schema has" if self.processor else f"{self.keeps} writes"
             raise ValueError(
-                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not a column of {of}: {', '.join(made.columns)}"
+                f"sink.{self.sink.key}.partition_by: {lacking[0]!r} is not one of the columns that {of}: "
+                f"{', '.join(made.columns)}"
             )
 
     @model_validator(mode="after")
@@ -255,6 +270,11 @@ class Pipeline(Strict):
     def operators(self) -> tuple[str, ...]:
         """The keys of all operators that keep state; a file with more than one is refused."""
         return tuple(key for key, value in self.__dict__.items() if isinstance(value, StateOperator))
+
+    @property
+    def output(self) -> str:
+        """Spark's output mode: ``append``, ``update`` or ``complete``."""
+        return "append" if self.stateful is None else self.stateful.writes
 
     @property
     def keeps(self) -> str | None:
@@ -336,6 +356,11 @@ class Pipeline(Strict):
         folders = [*([self._beside] if self._beside else []), self.file.parent.parent, self.file.parent]
         found = [folder / self.quality.suite for folder in folders if (folder / self.quality.suite).is_file()]
         return found[0] if found else folders[0] / self.quality.suite
+
+    @property
+    def no_recomputing(self) -> str | None:
+        """Why ``audit --windows`` is not possible; None if it is."""
+        return why_not(RECOMPUTING, self)
 
     @property
     def no_rebuilding(self) -> str | None:

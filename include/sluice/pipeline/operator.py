@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sluice.fields import Strict
+from sluice.fields import METADATA_COLUMNS, Strict
 from sluice.kinds import kind_of
 from sluice.pipeline.hold import Hold
 
-__all__ = ["OperatorKind", "StateOperator", "operator_of"]
+__all__ = ["OperatorKind", "StateOperator", "check_columns", "operator_of"]
 
 
 class StateOperator(Strict):
@@ -47,14 +48,25 @@ class StateOperator(Strict):
     begins: ClassVar[str] = ""
     """Another effect of an epoch that begins without its state, as a reset names it; empty if there is none."""
 
-    if TYPE_CHECKING:  # fields of each
-        time: str
-        hold: Hold | None
+    if TYPE_CHECKING:  # fields of most
+
+        @property
+        def time(self) -> str:
+            """The column with the event time."""
+
+        @property
+        def hold(self) -> Hold | None:
+            """Which partition holds the watermark."""
 
     @property
     def grouping(self) -> tuple[str, ...]:
         """The columns of the transform's result by whose values state is kept."""
         raise NotImplementedError
+
+    @property
+    def writes(self) -> str:
+        """Spark's output mode: what a batch writes."""
+        return "append"
 
     @property
     def delay(self) -> timedelta:
@@ -101,6 +113,21 @@ class OperatorKind:
     held: str
     of_key: str = "sluice_spark.windows.state:of_key"
     flush: str = ""
+
+
+def check_columns(key: str, names: Sequence[str], reserved: Sequence[str] = ()) -> None:
+    """Refuse columns of an operator's rows that Sluice adds itself, or that are called the same.
+
+    Raises
+    ------
+    ValueError
+        With the first one.
+    """
+    lowered = [name.lower() for name in names]
+    if taken := [name for name in names if name.lower() in (*reserved, *METADATA_COLUMNS)]:
+        raise ValueError(f"{key}: {taken[0]} is a column that Sluice adds itself: choose another name")
+    if doubled := [name for name in names if lowered.count(name.lower()) > 1]:
+        raise ValueError(f"{key}: two columns of the sink would be called {doubled[0]}: choose another name")
 
 
 def operator_of(key: str | None) -> type[StateOperator] | None:

@@ -24,6 +24,7 @@ __all__ = [
     "FILE",
     "INTERVAL",
     "REBUILDING",
+    "RECOMPUTING",
     "SINK",
     "SPLITTING",
     "STRATEGY",
@@ -89,12 +90,12 @@ class _Any:
 
 def documented() -> Iterator[tuple[str, str, str]]:
     """Yield each limit as a user reads it: the two features, and why not."""
-    for limit in dict.fromkeys((*SINK, *FILE, *STRATEGY, *INTERVAL, *REBUILDING, *ARROW)):
+    for limit in dict.fromkeys((*SINK, *FILE, *STRATEGY, *INTERVAL, *REBUILDING, *RECOMPUTING, *ARROW)):
         yield limit.feature, limit.beside, limit.told.format(p=_Any(), x=_Any(), key="sink.…")
 
 
 def _opaque(p: Pipeline) -> bool:
-    """Return whether it has an operator of which only its class says what its rows are made of: a processor's."""
+    """Return whether it has an operator whose state may follow from each record that was ever read."""
     return p.keeps not in (None, "window", "dedupe")
 
 
@@ -127,7 +128,7 @@ SINK = (
         "each cluster counts its own: choose mode: append, or name one connection",
     ),
     Limit(
-        "mode: upsert", "window, dedupe, processor", lambda p, sink: sink.config.keyed and p.keeps,
+        "mode: upsert", "aggregate, window, dedupe, processor", lambda p, sink: sink.config.keyed and p.keeps,
         "{key}.mode: upsert finds the newer of two rows by their records, and {p.keeps} decides itself which rows "
         "there are: choose mode: append",
     ),
@@ -142,7 +143,7 @@ SPLITTING = (
         "instead, which judge records",
     ),
     Limit(
-        "quality.split", "window, dedupe, processor", lambda p, _: p.keeps,
+        "quality.split", "aggregate, window, dedupe, processor", lambda p, _: p.keeps,
         "beside {p.keeps} rows cannot be split yet, because they are judged behind what it keeps: write rules instead, "
         "which judge records",
     ),
@@ -152,10 +153,9 @@ SPLITTING = (
 FILE = (
     # further sinks
     Limit(
-        "also", "window.output: update, complete",
-        lambda p, _: p.also and p.window is not None and p.window.output != "append",
-        "also beside window.output: {p.window.output} is not supported yet: a further sink would get rows that take "
-        "the place of others. Choose output: append, or let a pipeline of its own read the sink",
+        "also", "output: update, complete", lambda p, _: p.also and p.output != "append",
+        "also beside {p.keeps}.output: {p.output} is not supported yet: a further sink would get rows that take the "
+        "place of others. Choose output: append, or let a pipeline of its own read the sink",
     ),
     Limit(
         "also", "tombstone: delete", lambda p, _: p.also and p.decode.deletes,
@@ -206,7 +206,7 @@ FILE = (
         "format: name the one format, such as decode.json, and write a pipeline for each of several",
     ),
     Limit(
-        "rows: aggregate, window, processor", "transform.arrow",
+        "rows: aggregate; aggregate, window, processor", "transform.arrow",
         lambda p, _: p.aggregates and p.transform.arrow is not None,
         "rows: aggregate needs a whole batch, and transform.arrow gets a part of it at a time: write transform.sql or "
         "transform.python",
@@ -250,22 +250,28 @@ FILE = (
     ),
     # what is kept from run to run
     Limit(
-        "window.output: update, complete", "a sink that does not find rows by their values",
-        lambda p, _: p.window and p.window.output != "append"
-        and not (p.sink.kind.by_value or p.sink.kind.at_least_once),
-        "window.output: {p.window.output} replaces windows that were written before, and sink.{p.sink.key} does not "
-        "find rows by their values: choose output: append, or another sink, such as sink.delta",
+        "output: update, complete", "a sink that cannot replace rows",
+        lambda p, _: p.output not in p.sink.kind.outputs,
+        "{p.keeps}.output: {p.output} replaces rows that were written before, and sink.{p.sink.key} cannot: choose "
+        "another sink, such as sink.delta, or windows with output: append",
     ),
     Limit(
-        "window", "rows: many, aggregate", lambda p, _: p.window and not _by_record(p),
-        "window: rows: {p.rows} does not say which record a row came from, and each record is counted as absorbed or "
-        "late: the transform before a window must have rows: one or filter",
+        "output: update", "sink.kafka without key",
+        lambda p, _: p.output == "update" and p.sink.key == "kafka" and getattr(p.sink.config, "key", None) is None,
+        "{p.keeps}.output: update writes a record for each row that changed, and sink.kafka has no key by which its "
+        "readers know the newest: name the column of the group as sink.kafka.key",
     ),
     Limit(
-        "window", "spark.sql.ansi.enabled: false",
-        lambda p, _: p.window and p.spark.conf.get("spark.sql.ansi.enabled", "").lower() == "false",
-        "spark.conf: spark.sql.ansi.enabled: false beside window: a sum that does not fit would become another number "
-        "without a word. Leave it out; write try_sum(…) or try_cast(…) where a NULL is wanted",
+        "aggregate, window, processor", "rows: aggregate",
+        lambda p, _: p.rows is Rows.AGGREGATE and p.keeps not in (None, "dedupe"),
+        "{p.keeps}: rows: aggregate does not say which record a row came from, and each record is counted as absorbed "
+        "or late: the transform before it must have rows: one, filter or many",
+    ),
+    Limit(
+        "aggregate, window", "spark.sql.ansi.enabled: false",
+        lambda p, _: (p.window or p.aggregate) and p.spark.conf.get("spark.sql.ansi.enabled", "").lower() == "false",
+        "spark.conf: spark.sql.ansi.enabled: false beside {p.keeps}: a sum that does not fit would become another "
+        "number without a word. Leave it out; write try_sum(…) or try_cast(…) where a NULL is wanted",
     ),
     Limit(
         "window.flush", "schedule: on_lag, lag.on_idle",
@@ -274,13 +280,13 @@ FILE = (
         "schedule whose runs go ahead, or leave flush out",
     ),
     Limit(
-        "window.output: update, complete", "partition_by",
-        lambda p, _: p.window and p.window.output != "append" and p.sink.config.partition_columns,
-        "sink.{p.sink.key}.partition_by: window.output: {p.window.output} cannot replace rows of a partitioned table "
-        "yet: leave partition_by out, or choose output: append",
+        "output: update, complete", "partition_by",
+        lambda p, _: p.output != "append" and p.sink.config.partition_columns,
+        "sink.{p.sink.key}.partition_by: {p.keeps}.output: {p.output} cannot replace rows of a partitioned table yet: "
+        "leave partition_by out, or choose windows with output: append",
     ),
     Limit(
-        "window, dedupe, processor", "each other", lambda p, _: len(p.operators) > 1,
+        "aggregate, window, dedupe, processor", "each other", lambda p, _: len(p.operators) > 1,
         "{p.operators[0]} beside {p.operators[1]}: Sluice cannot do both in one pipeline yet: put one into a pipeline "
         "of its own, whose sink is the source of the other",
     ),
@@ -293,11 +299,6 @@ FILE = (
         "dedupe", "rows: many, aggregate", lambda p, _: p.dedupe and not _by_record(p),
         "dedupe: rows: {p.rows} does not say which record a row came from, and each record is counted as written, late "
         "or a duplicate: the transform must have rows: one or filter",
-    ),
-    Limit(
-        "processor", "rows: many, aggregate", lambda p, _: _opaque(p) and not _by_record(p),
-        "{p.keeps}: rows: {p.rows} does not say which record a row came from, and each record is counted as absorbed "
-        "or late: the transform before it must have rows: one or filter",
     ),
     Limit(
         "processor.flush", "schedule: on_lag, lag.on_idle",
@@ -313,7 +314,7 @@ FILE = (
     ),
     # several clusters
     Limit(
-        "source.kafka.clusters", "window, dedupe, processor", lambda p, _: p.origins is not None and p.keeps,
+        "source.kafka.clusters", "aggregate, window, dedupe, processor", lambda p, _: p.origins is not None and p.keeps,
         "source.kafka.clusters beside {p.keeps}: what {p.keeps} keeps from run to run cannot follow to another "
         "cluster: name one connection, or leave the key out",
     ),
@@ -329,12 +330,12 @@ FILE = (
     ),
     # quality, again: of what the pipeline keeps
     Limit(
-        "quality.history.freshness", "rows: aggregate, window, processor",
+        "quality.history.freshness", "rows: aggregate; aggregate, window, processor",
         lambda p, _: p.quality.history is not None and p.quality.history.freshness is not None and p.aggregates,
         "quality.history.freshness goes by the rows' _timestamp, and aggregated rows have none: remove it",
     ),
     Limit(
-        "quality.when: before_commit", "window, dedupe, processor",
+        "quality.when: before_commit", "aggregate, window, dedupe, processor",
         lambda p, _: p.quality.when == "before_commit" and p.keeps,
         "quality.when: before_commit beside {p.keeps}: a batch that is held back would hold back the state behind it: "
         "remove the key when, and choose on_failed: hold",
@@ -366,7 +367,7 @@ STRATEGY = (
         "recovery: replay, wal or hot",
     ),
     Limit(
-        "recovery: ignore_range, ignore_batch", "processor", lambda p, r: r.ignores and _opaque(p),
+        "recovery: ignore_range, ignore_batch", "aggregate, processor", lambda p, r: r.ignores and _opaque(p),
         "recovery: {x} would skip records that the {p.keeps} needs, whose rows would then be silently wrong: choose "
         "recovery: replay, wal or hot",
     ),
@@ -395,6 +396,11 @@ INTERVAL = (
         "pipeline {p.name!r} has a window, and sink.{p.sink.key} does not find windows by their times",
     ),
     Limit(
+        "an interval", "window and rows: many", lambda p, _: p.window and p.rows is Rows.MANY,
+        "pipeline {p.name!r} has a window and rows: many: of a record that was refused for one of its rows, other rows "
+        "may be in windows, so what an interval would make again is not known",
+    ),
+    Limit(
         "an interval", "sessions and partition_by",
         lambda p, _: p.window and p.window.gap is not None and p.sink.config.partition_columns,
         "pipeline {p.name!r} has sessions and sink.{p.sink.key}.partition_by: sessions of an interval are found by "
@@ -417,7 +423,7 @@ INTERVAL = (
         "it, which Sluice cannot judge yet",
     ),
     Limit(
-        "an interval", "processor", lambda p, _: _opaque(p),
+        "an interval", "aggregate, processor", lambda p, _: _opaque(p),
         "pipeline {p.name!r} has {p.kept_by}: which rows the records of an interval give also depends on those before "
         "it",
     ),
@@ -452,9 +458,14 @@ REBUILDING = (
         "pipeline {p.name!r} has no window and no dedupe: there is no state to rebuild",
     ),
     Limit(
-        "reset --rebuild-state", "processor", lambda p, _: _opaque(p),
+        "reset --rebuild-state", "aggregate, processor", lambda p, _: _opaque(p),
         "the state of pipeline {p.name!r} cannot be rebuilt: what {p.kept_by} keeps may follow from each record that "
         "it ever read",
+    ),
+    Limit(
+        "reset --rebuild-state", "window and rows: many", lambda p, _: p.window and p.rows is Rows.MANY,
+        "the state of pipeline {p.name!r} cannot be rebuilt: with rows: many, of a record that was refused for one of "
+        "its rows, other rows may be in windows",
     ),
     Limit(
         "reset --rebuild-state", "window.output: complete", lambda p, _: p.window and p.window.output == "complete",
@@ -468,6 +479,19 @@ REBUILDING = (
     ),
 )  # fmt: skip
 """Limits of ``sluice reset --rebuild-state``."""
+
+RECOMPUTING = (
+    Limit(
+        "audit --windows", "no window", lambda p, _: p.window is None,
+        "pipeline {p.name!r} has no windows",
+    ),
+    Limit(
+        "audit --windows", "rows: many", lambda p, _: p.rows is Rows.MANY,
+        "pipeline {p.name!r} has rows: many: of a record that was refused for one of its rows, other rows may be in "
+        "windows, so these cannot be made again exactly",
+    ),
+)  # fmt: skip
+"""Limits of ``sluice audit --windows``."""
 
 ARROW = (
     Limit("the Arrow path", "engine: spark", lambda p, _: p.engine == "spark", "the pipeline file says engine: spark"),
@@ -496,7 +520,7 @@ ARROW = (
         "it has dedupe, and Spark alone remembers keys between runs",
     ),
     Limit(
-        "the Arrow path", "processor", lambda p, _: _opaque(p),
+        "the Arrow path", "aggregate, processor", lambda p, _: _opaque(p),
         "it has {p.kept_by}, and Spark alone keeps its state between runs",
     ),
     Limit(  # the log can be read, whatever it holds

@@ -7,16 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
-from sluice.fields import METADATA_COLUMNS, Duration, Strict
+from sluice.fields import Duration, Strict
 from sluice.pipeline.hold import Hold
-from sluice.pipeline.operator import OperatorKind, StateOperator
+from sluice.pipeline.operator import OperatorKind, StateOperator, check_columns
 
 __all__ = ["END", "KIND", "START", "Flush", "Window"]
 
 START, END = "window_start", "window_end"
 """The columns of a window's bounds in the sink; the end is exclusive."""
 
-_RESERVED = (START, END, *METADATA_COLUMNS)
 _NOTHING = timedelta(0)
 
 
@@ -89,12 +88,7 @@ class Window(StateOperator):
                 "window.flush: with output: update, windows are written before they are closed: leave it out"
             )
         self._complete()
-        names = [*self.by, *self.aggregates]
-        lowered = [name.lower() for name in names]
-        if taken := [name for name in names if name.lower() in _RESERVED]:
-            raise ValueError(f"window: {taken[0]} is a column that Sluice adds itself: choose another name")
-        if doubled := [name for name in names if lowered.count(name.lower()) > 1]:
-            raise ValueError(f"window: two columns of the sink would be called {doubled[0]}: choose another name")
+        check_columns(self.key, [*self.by, *self.aggregates], (START, END))
         return self
 
     def _complete(self) -> None:
@@ -135,6 +129,11 @@ class Window(StateOperator):
     def columns(self) -> list[str]:
         """The sink's columns, without ``_run``."""
         return [START, END, *self.by, *self.aggregates]
+
+    @property
+    def writes(self) -> str:
+        """``output``."""
+        return self.output
 
     @property
     def grouping(self) -> tuple[str, ...]:

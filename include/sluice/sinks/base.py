@@ -100,8 +100,10 @@ class SinkKind:
     delta
         Whether it is a Delta table; ``adopt``, ``audit --deep`` and the quarantine's default path need one.
     by_value
-        Whether rows can be replaced by the values of their columns, also those without offsets; windows that are
-        written again need it.
+        Whether rows can be replaced by the values of their columns, also those without offsets.
+    outputs
+        Spark's output modes whose rows it takes: ``update`` needs rows that take the place of others, or that readers
+        know as the newest of their key; ``complete`` takes the place of all.
     stages_parquet
         Whether staged rows are Parquet files below its path; the Arrow path writes such files.
     evolves
@@ -117,6 +119,7 @@ class SinkKind:
     at_least_once: bool = False
     delta: bool = False
     by_value: bool = False
+    outputs: tuple[str, ...] = ("append",)
     stages_parquet: bool = False
     evolves: bool = False
 

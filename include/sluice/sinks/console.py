@@ -43,6 +43,7 @@ KIND = SinkKind(
     open="sluice_spark.sinks.outward.console:opened",
     transactional=False,
     at_least_once=True,
+    outputs=("append", "update", "complete"),
     replaceable=False,
     readable=True,
     whole=False,

@@ -70,6 +70,7 @@ KIND = SinkKind(
     readable=True,
     delta=True,
     by_value=True,
+    outputs=("append", "update", "complete"),
     stages_parquet=True,
     evolves=True,
 )

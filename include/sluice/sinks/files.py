@@ -46,5 +46,6 @@ KIND = SinkKind(
     replaceable=True,
     readable=True,
     by_value=True,
+    outputs=("append", "update", "complete"),
     stages_parquet=True,
 )

@@ -92,6 +92,7 @@ KIND = SinkKind(
     open="sluice_spark.sinks.outward.foreach:opened",
     transactional=False,
     at_least_once=True,
+    outputs=("append", "update", "complete"),
     replaceable=False,
     readable=True,
     whole=False,

@@ -49,5 +49,6 @@ KIND = SinkKind(
     replaceable=True,
     readable=True,
     by_value=True,
+    outputs=("append", "update", "complete"),
     stages_parquet=True,
 )

@@ -115,4 +115,5 @@ KIND = SinkKind(
     replaceable=False,
     readable=True,
     whole=False,
+    outputs=("append", "update"),
 )

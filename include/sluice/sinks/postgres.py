@@ -74,5 +74,6 @@ KIND = SinkKind(
     replaceable=True,
     readable=True,
     by_value=True,
+    outputs=("append", "update", "complete"),
     stages_parquet=True,
 )

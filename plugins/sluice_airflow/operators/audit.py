@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sluice.audit import audit, deep_audit
-from sluice.audit.windows import Plan, Verdict
+from sluice.audit.windows import Plan, Verdict, possible
 from sluice.errors import CheckpointError, ConfigError
 from sluice.home import Home
 from sluice.ledger import Ledger
@@ -68,10 +68,8 @@ class AuditOperator(SubmitOperator):
     def execute(self, context: Context) -> dict[str, Any]:
         """Audit; fail if it does not balance."""
         pipeline, ledger = load(self.pipeline), Ledger.open()
-        if self.windows and pipeline.window is None:
-            raise ConfigError(
-                f"pipeline {pipeline.name!r} has no windows", state=_NOTHING, next_step="leave windows out"
-            )
+        if self.windows:
+            possible(pipeline)
         if self.deep:
             found = (lambda plan: self._recomputed(pipeline, plan, context)) if self.windows else None
             report = deep_audit(ledger, pipeline, Home.from_env(), self.log.info, found)

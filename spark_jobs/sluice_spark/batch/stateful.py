@@ -39,6 +39,7 @@ from sluice_spark.windows.checks import BEFORE_1970
 __all__ = ["BROKEN", "Key", "Opening", "Seen", "StatefulWriter", "by_range", "dropped", "note_of", "way_on"]
 
 Key = tuple[str, int]
+_PLACE = ("_topic", "_partition", "_offset")
 BROKEN = "__sluice_broken"
 """The column with the rule that a row breaks by its keys or its event time; null if it breaks none."""
 
@@ -289,7 +290,9 @@ class StatefulWriter(BatchWriter, ABC):
         """Return the decoded records, with the rule that their row breaks."""
         found = self.decoded(records)
         broken = self._told(self.transformed(found)).where(F.col(BROKEN).isNotNull())
-        return blamed(found, broken, F.col(BROKEN), self.blamed(F.col(BROKEN)))
+        why = F.struct(F.col(BROKEN).alias("rule"), self.blamed(F.col(BROKEN)).alias("column"))
+        first = broken.groupBy(*_PLACE).agg(F.min(why).alias(BROKEN))  # a record may have several rows
+        return blamed(found, first, F.col(BROKEN)["rule"], F.col(BROKEN)["column"])
 
     def blamed(self, rule: Column) -> Column:
         """Return the name of the column by which a row breaks a rule."""
@@ -315,10 +318,18 @@ class StatefulWriter(BatchWriter, ABC):
         tally = ReadTally(self.decoded(records), ranges, rescues=self.pipeline.decode.rescues)
         rows = self._told(self.transformed(tally.frame))
         sound = F.col(BROKEN).isNull()
-        offset = F.when(sound, F.col("_offset"))
-        counted = rows.groupBy("_topic", "_partition").agg(
-            F.count(F.when(~sound, 1)).alias("broken"),
-            F.count(offset).alias("rows"),
+        time = F.unix_millis(column(self.time))
+        fates = {"late": self.late(), "partly": self.partly_late(), "former": self.former()}
+        judged = rows.select(
+            *_PLACE, sound.alias("sound"), F.lit(1).alias("rows"), F.when(sound, time).alias("latest"),
+            time.alias("from"), time.alias("to"), *((sound & fate).alias(name) for name, fate in fates.items()),
+        )  # fmt: skip
+        if self.pipeline.rows is Rows.MANY:
+            judged = _of_records(judged)
+        offset = F.when(F.col("sound"), F.col("_offset"))
+        counted = judged.groupBy("_topic", "_partition").agg(
+            F.count_if(~F.col("sound")).alias("broken"),
+            F.coalesce(F.sum(F.when(F.col("sound"), F.col("rows"))), F.lit(0)).alias("rows"),
             # of one record at most one row, if each row has an offset of its own
             (F.count_distinct(offset) if self.pipeline.rows is Rows.FILTER or self.opaque else F.count(offset)).alias(
                 "offsets"
@@ -328,18 +339,16 @@ class StatefulWriter(BatchWriter, ABC):
             F.count("*").alias("every"),
             F.min(offset).alias("first"),
             F.max(offset).alias("last"),
-            F.count_if(sound & self.late()).alias("late"),
-            F.count_if(sound & self.partly_late()).alias("partly"),
-            F.count_if(sound & self.former()).alias("former"),
-            F.max(F.when(sound, F.unix_millis(column(self.time)))).alias("latest"),
-            F.min(F.unix_millis(column(self.time))).alias("from"),
-            F.max(F.unix_millis(column(self.time))).alias("to"),
+            *(F.count_if(F.col(name)).alias(name) for name in fates),
+            F.max("latest").alias("latest"),
+            F.min("from").alias("from"),
+            F.max("to").alias("to"),
         )
         found = {(row["_topic"], row["_partition"]): row for row in counted.collect()}
         if self.opaque:
             self.refuse_strange(rows, records)
         for (topic, partition), row in found.items():
-            if self.pipeline.tables and row["records"] != row["every"]:
+            if self.pipeline.tables and self.pipeline.rows is not Rows.MANY and row["records"] != row["every"]:
                 raise doubled(f"{topic}-{partition}", self.pipeline.rows, row["every"], row["records"])
         bad = dict(tally.bad())
         for key, row in found.items():
@@ -357,6 +366,23 @@ class StatefulWriter(BatchWriter, ABC):
             tally.rescued(),
             {k: r["former"] for k, r in found.items() if r["former"]},
         )
+
+
+def _of_records(rows: DataFrame) -> DataFrame:
+    """Return a row for each record, from the judged rows of records that may have several.
+
+    A record is sound if each of its rows is, late if all are, and late in part if some are or are in part.
+    """
+    late, partly, gone = (
+        F.bool_and("late"),
+        F.bool_or(F.col("late") | F.col("partly")),
+        F.bool_and(F.expr("late OR former")),
+    )
+    return rows.groupBy(*_PLACE).agg(
+        F.bool_and("sound").alias("sound"), F.count("*").alias("rows"), F.max("latest").alias("latest"),
+        F.min("from").alias("from"), F.max("to").alias("to"), late.alias("late"),
+        (partly & ~gone).alias("partly"), (gone & ~late).alias("former"),
+    )  # fmt: skip
 
 
 def by_range(prepared: PreparedBatch, counts: Mapping[Key, int]) -> list[list[object]]:

@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Self, cast
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
 
-from sluice.errors import CheckpointError, ConfigError
 from sluice.pipeline.window import END, START, Window
 from sluice.run.checkpoint import Checkpoint
 from sluice.run.rebuild_plan import Kept
-from sluice_spark.batch.stateful import Opening, Seen, StatefulWriter, way_on
+from sluice_spark.batch.results import ResultWriter
+from sluice_spark.batch.stateful import Opening, Seen
 from sluice_spark.batch.writer import PreparedBatch
 from sluice_spark.sinks.base import Fence, ReplaceableSink, Staged
-from sluice_spark.sinks.parquet.all_rows import AllRows
-from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
 from sluice_spark.sinks.parquet.rows_by_time import RowsByTime
 from sluice_spark.sources.base import within
-from sluice_spark.windows.aggregate import blamed, strange, windows_of
+from sluice_spark.windows.aggregate import strange, windows_of
 from sluice_spark.windows.late import late, partly_late
 from sluice_spark.windows.state import PaneSpans, open_windows
 
@@ -30,22 +26,14 @@ __all__ = ["WindowWriter"]
 
 _EVER = 1 << 52
 _EVER_AGO = -_EVER
-_BLIND = re.compile(
-    r"\b(array_agg|approx_\w+|bitmap_\w+|collect_\w+|histogram_numeric|listagg|median|mode|percentile\w*|string_agg"
-    r"|\w*sketch\w*)\s*\(",
-    re.IGNORECASE,
-)
-"""Aggregates whose state is bytes, or hashes, to Spark: it reads those of another type without a word."""
 
 
 @dataclass(frozen=True)
-class WindowWriter(StatefulWriter):
+class WindowWriter(ResultWriter):
     """Prepares and commits the batches of a pipeline with windows. It emits the windows that are closed.
 
     Parameters
     ----------
-    taken
-        The columns of the transform's rows.
     former_to
         This epoch does not write windows that end there or before, in milliseconds since 1970: it read only a part of
         their records, and the table may have them. A session counts by each of its records alone. None if it writes
@@ -56,7 +44,6 @@ class WindowWriter(StatefulWriter):
         definition.
     """
 
-    taken: StructType = field(default_factory=StructType)
     former_to: int | None = None
     afresh: int | None = None
 
@@ -65,6 +52,16 @@ class WindowWriter(StatefulWriter):
         """The pipeline's windows."""
         assert self.pipeline.window is not None
         return self.pipeline.window
+
+    @property
+    def operator(self) -> Window:
+        """The pipeline's windows."""
+        return self.window
+
+    @property
+    def row_key(self) -> tuple[str, ...]:
+        """The columns that tell one row from another."""
+        return (START, END, *self.window.by)
 
     @property
     def time(self) -> str:
@@ -76,61 +73,7 @@ class WindowWriter(StatefulWriter):
         from sluice_spark.batch.panes import in_its_way  # a subclass is there
 
         writer = in_its_way(self, opening)
-        if writer.window.output == "complete" and self._replaces:
-            writer.refuse_to_empty(opening)
-        writer = replace(writer, former_to=opening.former_to(self.pipeline))
-        writer.refuse_other_types(opening)
-        return writer
-
-    @property
-    def _replaces(self) -> bool:
-        """Whether the sink keeps rows that later ones can take the place of."""
-        return self.pipeline.sink.kind.by_value
-
-    def refuse_to_empty(self, opening: Opening) -> None:
-        """Refuse to put a first result in place of rows that another program wrote.
-
-        Raises
-        ------
-        ConfigError
-            If the pipeline has never read anything, and the table has files.
-        """
-        sink, every = cast(ReplaceableSink, self.sink), AllRows(())
-        if sink.version() >= 0 or opening.ledger.offsets.reached(self.pipeline.name, ever=True):
-            return
-        sink.held(every)
-        if every.found:
-            raise ConfigError(
-                f"{sink.path} has rows, and none of them is of pipeline {self.pipeline.name!r}: with output: "
-                "complete its first batch would take their place",
-                state="nothing was read or written",
-                next_step="name another path in the pipeline file; or, if these rows are not needed, delete them first",
-            )
-
-    def refuse_other_types(self, opening: Opening) -> None:
-        """Refuse to go on with open windows whose values Spark would take for those of another type.
-
-        Raises
-        ------
-        CheckpointError
-            With the columns that have another type now.
-        """
-        checkpoint, types = opening.checkpoint, self.types
-        known = checkpoint.types() if checkpoint.planned() else None
-        if known is None:  # of an earlier version, or there is no state yet
-            checkpoint.note_types(types)
-            return
-        differing = [(name, known[name], kind) for name, kind in types.items() if known.get(name, kind) != kind]
-        if differing:
-            told = ", ".join(f"{name} was {old.upper()} and is {new.upper()}" for name, old, new in differing)
-            name, old, _ = differing[0]
-            raise CheckpointError(
-                f"pipeline {self.pipeline.name!r}: epoch {opening.epoch} has open windows whose values are of another "
-                f"type: {told}",
-                state="nothing was read or written; what is kept between runs is in the checkpoint as it was",
-                next_step=f"CAST({name} AS {old.upper()}) in the transform, or undo the change in "
-                f"{self.pipeline.file.name}; or {way_on(self.pipeline)}",
-            )
+        return replace(writer, former_to=opening.former_to(self.pipeline)).checked(opening)
 
     def rebuilt(self, needed: Kept, spanned: tuple[int, int] | None) -> Self:
         """Return the writer of the batch that makes the state of an epoch again."""
@@ -174,17 +117,6 @@ class WindowWriter(StatefulWriter):
         """Return the rule that a row breaks."""
         return strange(self.window, now, self.taken)
 
-    def blamed(self, rule: Column) -> Column:
-        """Return the name of the column by which a row breaks a rule."""
-        return blamed(self.window, rule, self.taken)
-
-    @property
-    def types(self) -> dict[str, str]:
-        """The types of the columns whose values Spark keeps in open windows without their types."""
-        blind = [text for text in self.window.aggregates.values() if _BLIND.search(text)]
-        named = {word.lower() for text in blind for word in re.findall(r"\w+", text)}
-        return {f.name: f.dataType.simpleString() for f in self.taken.fields if f.name.lower() in named}
-
     def late(self) -> Column:
         """Return whether all windows of a row were closed."""
         if self.window.output == "complete":
@@ -203,34 +135,17 @@ class WindowWriter(StatefulWriter):
             return F.lit(False)
         return late(self.window, self.former_to) & ~self.late()
 
-    @property
-    def output(self) -> str:
-        """Spark's output mode: that of the windows."""
-        return self.window.output
-
     def commit_rows(self, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None) -> bool:
-        """Commit staged windows, in place of those that ``window.output`` says.
-
-        With ``update``, those with the same bounds and keys; with ``complete``, all rows. A sink that keeps no rows is
-        handed the windows that the batch changed, or all of them.
-        """
+        """Commit staged windows, in place of those that ``window.output`` says."""
         if self.afresh is not None:
             return self._in_place_of_open(self.afresh, staged, batch, note, fence)
-        whole = self.window.output == "complete"
-        if self.window.output == "append" or not self._replaces or not (staged.files or whole):
-            return super().commit_rows(staged, batch, note, fence)
-        sink = cast(ReplaceableSink, self.sink)
-        sink.check_replaceable()
-        gone = AllRows(()) if whole else RowsByKey.of(str(sink.staging), staged, (START, END, *self.window.by))
-        name = staged.batch if staged.files else f"nothing-{batch}"  # of which no file is written
-        done = sink.replace(gone, staged, self.schema, batch, note, name=name, fence=fence)
-        return done is not None
+        return super().commit_rows(staged, batch, note, fence)
 
     def _in_place_of_open(
         self, begun: int, staged: Staged, batch: int, note: Mapping[str, object], fence: Fence | None
     ) -> bool:
         """Commit staged windows in place of all that are not closed; with ``output: append``, there is neither."""
-        if not self._replaces:
+        if not self.replaces:
             return super().commit_rows(staged, batch, note, fence)
         sink = cast(ReplaceableSink, self.sink)
         since = _EVER_AGO if self.former_to is None else self.former_to + 1

@@ -26,9 +26,9 @@ from sluice_spark.arrow.plan import NotArrowError, plan_of, sketch
 from sluice_spark.arrow.shares import in_workers, warm_up
 from sluice_spark.batch.origins import Screen
 from sluice_spark.batch.quarantine import SCHEMA
+from sluice_spark.batch.results import ResultWriter
 from sluice_spark.batch.split import Split
 from sluice_spark.batch.unknown_fields import UnknownFields
-from sluice_spark.batch.windows import WindowWriter
 from sluice_spark.batch.writer import BatchWriter
 from sluice_spark.engine.logs import logger
 from sluice_spark.engine.stopwatch import Stopwatch
@@ -230,7 +230,7 @@ class RunContext:
         )
         if self.pipeline.origins is not None:
             writer = replace(writer, screen=Screen(self.pipeline, partial(settled_of, self.ledger, self.pipeline.name)))
-        return replace(writer, taken=shape.rows) if isinstance(writer, WindowWriter) else writer
+        return replace(writer, taken=shape.rows) if isinstance(writer, ResultWriter) else writer
 
     def warm_up(self, spark: SparkSession, recovery: Recovery, offsets: int) -> None:
         """Prepare the Arrow path in the background, if a run of so many offsets may take it; return at once."""

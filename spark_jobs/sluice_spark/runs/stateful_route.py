@@ -128,16 +128,17 @@ class StatefulRoute:
 
 def _of_aggregates(pipeline: Pipeline, error: SluiceError) -> SluiceError:
     """Return the error with what to do, if an expression of the pipeline's own raised it, perhaps an aggregate."""
-    if pipeline.window is None or error.exit_code is not ExitCode.OTHER or _RAISED.search(error.what) is None:
+    of = pipeline.window or pipeline.aggregate
+    if of is None or error.exit_code is not ExitCode.OTHER or _RAISED.search(error.what) is None:
         return error
-    shown = ", ".join(f"{name}: {text}" for name, text in pipeline.window.aggregates.items())
+    shown = ", ".join(f"{name}: {text}" for name, text in of.aggregates.items())
     return ConfigError(
-        f"an expression of pipeline {pipeline.name!r} fails for a value, in the transform or in window.aggregates "
+        f"an expression of pipeline {pipeline.name!r} fails for a value, in the transform or in {of.key}.aggregates "
         f"({shown}): {error.what}",
         state=error.state,
         next_step="write it so that it cannot fail, such as try_sum(v), try_cast(…), try_divide(…), or "
-        "sum(CAST(v AS DECIMAL(38,0))); if windows are open, "
-        f"then {begin_again(pipeline.name, rebuild=True)}; run again",
+        f"sum(CAST(v AS DECIMAL(38,0))); if it {of.holding}, then "
+        f"{begin_again(pipeline.name, rebuild=pipeline.no_rebuilding is None)}; run again",
     )
 
 

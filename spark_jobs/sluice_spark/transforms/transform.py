@@ -121,7 +121,11 @@ def check(pipeline: Pipeline, transform: Transformer, sample: DataFrame) -> Data
         for name, kind in kept.items():
             if types.get(name) != kind:
                 found = f"has the type {types[name]}" if name in types else "is gone"
-                raise _wrong(pipeline, f"transform: the metadata column {name} ({kind}) must survive, but {found}")
+                raise _wrong(
+                    pipeline,
+                    f"transform: the metadata column {name} ({kind}) must survive, but {found}: select it, too, such "
+                    "as by SELECT *, …",
+                )
     if pipeline.decode.deletes and types.get(TAKES_AWAY) != "boolean":
         raise _wrong(
             pipeline,

@@ -1,8 +1,9 @@
-"""Aggregates rows by windows of event time, and checks that this can be done."""
+"""Aggregates rows by windows of event time, or by their groups alone, and checks that this can be done."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from decimal import Decimal
 
 from pyspark.errors import PySparkException
@@ -11,12 +12,13 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, LongType, StructType
 
 from sluice.pipeline import Pipeline
+from sluice.pipeline.aggregate import Aggregate
 from sluice.pipeline.window import END, START, Window
 from sluice_spark.columns import column
 from sluice_spark.windows.checks import analyzed, refuse_across, refuse_columns, timed, wrong
 from sluice_spark.windows.watermark import seconds, with_watermark
 
-__all__ = ["OVERFLOW", "blamed", "check", "strange", "windows_of"]
+__all__ = ["OVERFLOW", "blamed", "check", "check_groups", "groups_of", "overflowing", "strange", "windows_of"]
 
 OVERFLOW = "aggregate_overflow"
 """The rule by which a record goes to the quarantine whose number a sum of its window might not hold."""
@@ -32,28 +34,31 @@ _DISTINCT = re.compile(r"\b\w+\(distinct ", re.IGNORECASE)
 
 def strange(window: Window, now: Column, taken: StructType) -> Column:
     """Return the rule that a row breaks; null where it breaks none: :func:`timed`, and :data:`OVERFLOW`."""
-    rule = timed(window.time, window.ahead, now)
-    for is_large in _large(window, taken).values():
-        rule = F.coalesce(rule, F.when(is_large, F.lit(OVERFLOW)))
-    return rule
+    return F.coalesce(timed(window.time, window.ahead, now), overflowing(window.aggregates, taken))
 
 
-def blamed(window: Window, rule: Column, taken: StructType) -> Column:
+def overflowing(aggregates: Mapping[str, str], taken: StructType) -> Column:
+    """Return :data:`OVERFLOW` for a row with a number that a sum might not hold; null for others."""
+    large = list(_large(aggregates, taken).values())
+    return F.coalesce(*(F.when(is_large, F.lit(OVERFLOW)) for is_large in large), F.lit(None).cast("string"))
+
+
+def blamed(of: Window | Aggregate, rule: Column, taken: StructType) -> Column:
     """Return the column by which a row breaks a rule."""
-    found = F.lit(window.time)
-    for name, is_large in _large(window, taken).items():
+    found = F.lit(of.time)
+    for name, is_large in _large(of.aggregates, taken).items():
         found = F.when((rule == OVERFLOW) & is_large, F.lit(name)).otherwise(found)
     return found
 
 
-def _large(window: Window, taken: StructType) -> dict[str, Column]:
+def _large(aggregates: Mapping[str, str], taken: StructType) -> dict[str, Column]:
     """Return, for each column that is summed, whether a number is so large that few such ones overflow the sum.
 
     Spark ends the query then, and every run after it: one record would stop the pipeline.
     """
     kinds = {f.name.lower(): f for f in taken.fields}
     found: dict[str, Column] = {}
-    for text in window.aggregates.values():
+    for text in aggregates.values():
         for function, name in _SUMMED.findall(text):
             field = kinds.get(name.lower())
             kind = None if field is None else field.dataType
@@ -94,6 +99,19 @@ def windows_of(rows: DataFrame, window: Window, held_to: int | None = None) -> D
     return found.select(*bounds, *map(column, [*window.by, *window.aggregates]))
 
 
+def groups_of(rows: DataFrame, aggregate: Aggregate) -> DataFrame:
+    """Return a row for each group of all rows. For a stream, those that ``output`` says."""
+    grouped = rows.groupBy(*map(column, aggregate.by))
+    return grouped.agg(*(F.expr(text).alias(name) for name, text in aggregate.aggregates.items()))
+
+
+def check_groups(pipeline: Pipeline, aggregate: Aggregate, rows: DataFrame) -> DataFrame:
+    """Aggregate an empty batch and check that it can be done, as :func:`check` does."""
+    refuse_columns(pipeline, "aggregate", None, {"by": aggregate.by}, rows)
+    refuse_across(pipeline, rows, "an aggregate")
+    return _checked(pipeline, "aggregate", lambda: groups_of(rows, aggregate))
+
+
 def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
     """Aggregate an empty batch and check that it can be done; return the result (also empty).
 
@@ -109,15 +127,19 @@ def check(pipeline: Pipeline, window: Window, rows: DataFrame) -> DataFrame:
     """
     refuse_columns(pipeline, "window", window.time, {"by": window.by}, rows)
     refuse_across(pipeline, rows, "a window")
+    return _checked(pipeline, "window", lambda: windows_of(rows, window))
+
+
+def _checked(pipeline: Pipeline, key: str, make: Callable[[], DataFrame]) -> DataFrame:
     try:
-        made = windows_of(rows, window)
+        made = make()
     except PySparkException as error:
         first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-        raise wrong(pipeline, f"window.aggregates: {first}") from error
+        raise wrong(pipeline, f"{key}.aggregates: {first}") from error
     if _DISTINCT.search(analyzed(made)):
         raise wrong(
             pipeline,
-            "window.aggregates: Spark cannot keep distinct values of open windows: write approx_count_distinct(…), or "
+            f"{key}.aggregates: Spark cannot keep distinct values from run to run: write approx_count_distinct(…), or "
             "size(collect_set(…))",
         )
     return made

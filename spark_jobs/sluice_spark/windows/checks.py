@@ -72,14 +72,14 @@ def timed(name: str, ahead: timedelta, now: Column) -> Column:
 
 
 def refuse_columns(
-    pipeline: Pipeline, key: str, time: str, named: Mapping[str, Sequence[str]], rows: DataFrame
+    pipeline: Pipeline, key: str, time: str | None, named: Mapping[str, Sequence[str]], rows: DataFrame
 ) -> None:
     """Refuse a key of the pipeline file that names columns which the transform's result does not have.
 
     Parameters
     ----------
     key
-        The key, below which ``time`` names the event time.
+        The key, below which ``time`` names the event time; None if there is none.
     named
         Other columns, by the keys that name them.
 
@@ -88,10 +88,13 @@ def refuse_columns(
     ConfigError
         If a column is missing, or the event time is no TIMESTAMP.
     """
-    for part, name in (("time", time), *((part, name) for part, names in named.items() for name in names)):
+    of_time = [] if time is None else [("time", time)]
+    for part, name in (*of_time, *((part, name) for part, names in named.items() for name in names)):
         if name not in rows.columns:
             hint = nearest(name, rows.columns, "its columns are")
             raise wrong(pipeline, f"{key}.{part}: the transform's result has no column {name!r}; {hint}")
+    if time is None:
+        return
     kind = rows.schema[time].dataType
     if not isinstance(kind, TimestampType):
         raise wrong(

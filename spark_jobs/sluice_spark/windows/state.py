@@ -21,6 +21,7 @@ from sluice_spark.paths import located
 
 __all__ = [
     "PaneSpans",
+    "groups",
     "held_keys",
     "last_timer",
     "of_key",
@@ -98,6 +99,11 @@ def _sessions(state: DataFrame, span: Column) -> list[dict[str, Any]]:
         F.count("*").alias("keys"),
     )
     return [{name: row[name] for name in (START, END, "keys")} for row in found.orderBy("hour").collect()]
+
+
+def groups(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:
+    """Return how many groups are kept after a batch; parameters as for :func:`open_windows`."""
+    return [{"keys": read(spark, checkpoint, batch).count()}]
 
 
 def remembered_keys(spark: SparkSession, checkpoint: str, batch: int) -> list[dict[str, Any]]:

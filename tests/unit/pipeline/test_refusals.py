@@ -225,9 +225,23 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("window-of-wrapped-sums", 'spark: {conf: {spark.sql.ansi.enabled: "false"}}', "spark.sql.ansi.enabled"),
         ("window-partitioned-by-another-column", "sink.delta.partition_by: [id]", "'id'"),
     ],
-    "window dedupe processor": [
+    "aggregate": [
+        ("aggregate-by-a-column-of-sluice", "aggregate.by: [_run]", "_run"),
+        ("aggregate-by-an-aggregate", "aggregate.by: [N]", "called N"),
+        ("aggregate-appended", "aggregate.output: append", "aggregate.output"),
+        ("aggregate-of-wrapped-sums", 'spark: {conf: {spark.sql.ansi.enabled: "false"}}', "spark.sql.ansi.enabled"),
+        ("aggregate-into-kafka", "sink: {kafka: {topic: out}}", "sink.kafka"),
+        (
+            "aggregate-complete-into-kafka",
+            "sink: {kafka: {topic: out, key: id}}, aggregate.output: complete",
+            "sink.kafka",
+        ),
+        ("aggregate-partitioned", "sink.delta.partition_by: [id]", "aggregate.output: update"),
+        ("aggregate-beside-also", "also: [{kafka: {topic: out}}]", "aggregate.output: update"),
+        ("aggregate-beside-window", "window: $window", "window"),
+    ],
+    "aggregate window dedupe processor": [
         ("beside-upsert", "sink: {delta: {path: p, mode: upsert, key: [id]}}", "mode: upsert"),
-        ("of-many-rows", "rows: many", "rows"),
         ("of-aggregates", "rows: aggregate", "rows"),
         ("recovery-ignore-batch", "recovery: ignore_batch", "recovery"),
         ("recovery-ignore-range", "recovery: ignore_range", "recovery"),
@@ -261,6 +275,7 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
     ],
     "complete": [("complete-with-hold", "window.hold: {idle_after: 1d}", "window.hold")],
     "dedupe": [
+        ("dedupe-of-many-rows", "rows: many", "rows"),
         ("dedupe-into-kafka", "sink: {kafka: {topic: out}}", "sink.kafka"),
         ("dedupe-key-twice", "dedupe.keys: [id, ID]", "dedupe.keys"),
         ("dedupe-within-zero", "dedupe.within: 0s", "dedupe.within"),

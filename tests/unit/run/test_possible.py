@@ -12,6 +12,7 @@ from tests.fixtures.golden import Golden
 from tests.fixtures.pipelines import loaded, modelled
 from tests.fixtures.specs import run_cli
 
+from sluice.audit import windows
 from sluice.errors import ConfigError
 from sluice.launch.launcher import LocalProcess
 from sluice.ledger import Ledger
@@ -32,6 +33,7 @@ COMMANDS: dict[str, Callable[[Pipeline], Any]] = {
     "reset --truncate": lambda p: reset_plan.possible(p, "earliest", truncate=True),
     "reset --rebuild-state": lambda p: reset_plan.possible(p, None, truncate=False, rebuild=True),
     "failover": lambda p: failover.possible(p, "b"),
+    "audit --windows": windows.possible,
 }
 MARCH = {"start": "2013-03-01", "end": "2013-04-01"}
 AGGREGATE = "rows: aggregate, transform: {sql: SELECT count(*) AS n FROM source}"
@@ -43,8 +45,10 @@ PIPELINES = {
     )},
     "plain": ("kafka", ""),
     "file": ("files", ""),
-    "aggregate": ("kafka", AGGREGATE),
-    "aggregate-into-postgres": ("kafka", f"{AGGREGATE}, sink: {{postgres: {{table: t}}}}"),
+    "aggregate": ("aggregate", ""),
+    "window-of-many-rows": ("window", "rows: many"),
+    "rows-aggregate": ("kafka", AGGREGATE),
+    "rows-aggregate-into-postgres": ("kafka", f"{AGGREGATE}, sink: {{postgres: {{table: t}}}}"),
     "window-partitioned": ("window", f"{PARTITIONED}: [window_start]"),
     "session-partitioned": ("session", f"{PARTITIONED}: [id]"),
     "console": ("kafka", "sink: {console: {}}"),

@@ -9,11 +9,12 @@ from urllib.parse import unquote
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from sluice.storage import file_system
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.delta.statistics import may_be_at
-from sluice_spark.sinks.parquet.slice import Found, Slice, moments, opened, readable
+from sluice_spark.sinks.delta.statistics import may_be, may_be_at
+from sluice_spark.sinks.parquet.slice import Found, Slice, opened, readable
 
 __all__ = ["RowsByKey", "told"]
 
@@ -29,15 +30,18 @@ class RowsByKey(Slice):
     ranges
         None of them is used: rows are chosen by their keys.
     keys
-        The names of the columns; the first is a TIMESTAMP, by whose statistics files are chosen.
+        The names of the columns; by the statistics of the first, files are chosen.
     wanted
-        The keys, as :meth:`of` has them.
+        The keys, as text.
+    firsts
+        The values of the first column, each once; times are numbers.
     rows
         The same, as they came.
     """
 
     keys: Sequence[str] = ()
-    wanted: Mapping[int, set[str]] = field(default_factory=dict, repr=False)
+    wanted: frozenset[str] = field(default=frozenset(), repr=False)
+    firsts: pa.Array | None = field(default=None, repr=False)
     rows: Sequence[pa.RecordBatch] = field(default=(), repr=False)
 
     @classmethod
@@ -55,36 +59,48 @@ class RowsByKey(Slice):
     @classmethod
     def among(cls, batches: Iterable[Any], keys: Sequence[str]) -> RowsByKey:
         """Return the slice of the rows that have the keys of these Arrow batches."""
-        wanted: dict[int, set[str]] = {}
         rows = list(batches)
-        for batch in rows:
-            for moment, rest in zip(moments(batch, keys[0]), _others(batch, keys[1:]), strict=True):
-                wanted.setdefault(int(moment), set()).add(rest)
-        return cls((), keys=tuple(keys), wanted=wanted, rows=rows)
+        wanted = frozenset(text for batch in rows for text in _texts(batch, keys))
+        firsts = pa.chunked_array([told(batch.column(keys[0])) for batch in rows]).unique() if rows else None
+        return cls((), keys=tuple(keys), wanted=wanted, firsts=firsts, rows=rows)
 
     def _may_hold(self, files: pa.Table) -> Any:
-        if not self.wanted:
+        if self.firsts is None or not self.wanted:
             return np.zeros(files.num_rows, dtype=bool)
-        return may_be_at(files, self.keys[0], min(self.wanted), max(self.wanted) + 1)
+        first, kind = self.keys[0], self.rows[0].schema.field(self.keys[0]).type
+        if not (pa.types.is_timestamp(kind) or pa.types.is_integer(kind)) or self.firsts.null_count:
+            return np.ones(files.num_rows, dtype=bool)
+        low, high = pc.min_max(self.firsts).values()
+        if pa.types.is_timestamp(kind):
+            return may_be_at(files, first, low.as_py(), high.as_py() + 1)
+        return may_be(files, first, low.as_py(), high.as_py())
 
     def _look(self, fs: Any, base: str, path: str) -> Found:
         return self._counted(fs, base, path, list(self.keys))
 
     def _masks(self, batch: Any, values: Mapping[str, str | None]) -> list[tuple[tuple[str, int], Any]]:
         batch = readable(batch)
-        times = moments(batch, self.keys[0])
-        chosen = np.isin(times, np.fromiter(self.wanted, np.int64, len(self.wanted)))
+        chosen = self._near(batch)
         (places,) = chosen.nonzero()
-        others = _others(batch.take(pa.array(places)), self.keys[1:])
-        chosen[places] = [rest in self.wanted[int(times[at])] for at, rest in zip(places, others, strict=True)]
+        chosen[places] = [text in self.wanted for text in _texts(batch.take(pa.array(places)), self.keys)]
         return [(("", 0), chosen)]
 
+    def _near(self, batch: Any) -> Any:
+        """Return which rows have a first key that is wanted, or may have one."""
+        every = np.ones(batch.num_rows, dtype=bool)
+        if self.firsts is None or self.keys[0] not in batch.schema.names:
+            return every
+        column = told(batch.column(self.keys[0]))
+        if column.type != self.firsts.type or pa.types.is_nested(column.type):
+            return every
+        return np.array(pc.is_in(column, self.firsts).to_numpy(zero_copy_only=False), dtype=bool)
 
-def _others(batch: Any, names: Sequence[str]) -> list[str]:
-    """Return the other keys of each row, as text that is the same for equal values; NULL and NaN equal themselves."""
+
+def _texts(batch: Any, names: Sequence[str]) -> list[str]:
+    """Return the key of each row, as text that is the same for equal values; NULL and NaN equal themselves."""
     there = set(batch.schema.names)  # a file from before a column was added has NULL in it
     columns = [told(batch.column(n)).to_pylist() if n in there else [None] * batch.num_rows for n in names]
-    return [repr(row) for row in zip(*columns, strict=True)] if names else [""] * batch.num_rows
+    return [repr(row) for row in zip(*columns, strict=True)]
 
 
 def told(column: Any) -> Any:

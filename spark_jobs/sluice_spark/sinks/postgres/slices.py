@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.pipeline.window import END, START
 from sluice.postgres import literal, name_of
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.parquet.all_rows import AllRows
@@ -62,17 +63,17 @@ def within(gone: Slice, table: str, kinds: Mapping[str, str]) -> str:
 
 
 def _of_keys(gone: RowsByKey, table: str, kinds: Mapping[str, str]) -> str:
-    time, *others = gone.keys
-    same = f"keys.{name_of(time)} = {table}.{name_of(time)}"
+    times = [name for name in gone.keys if name in (START, END)]  # never null, and perhaps indexed
     # a number without a scale has its own: 1.5 and 1.50 are equal
-    for name in [name for name in others if kinds[name] == "numeric"]:
-        same += f" AND {table}.{name_of(name)} IS NOT DISTINCT FROM keys.{name_of(name)}::numeric"
-        others.remove(name)
+    numbers = [name for name in gone.keys if kinds[name] == "numeric"]
+    others = [name for name in gone.keys if name not in (*times, *numbers)]
+    same = [f"keys.{name_of(name)} = {table}.{name_of(name)}" for name in times]
+    same += [f"{table}.{name_of(name)} IS NOT DISTINCT FROM keys.{name_of(name)}::numeric" for name in numbers]
     if others:  # as texts: equal values of any other type have the same one, and so have NULLs
         ours = ", ".join(f"{table}.{name_of(name)}" for name in others)
         theirs = ", ".join(f"keys.{name_of(name)}::{kinds[name]}" for name in others)
-        same += f" AND ROW({ours})::text = ROW({theirs})::text"
-    return f"EXISTS (SELECT FROM {_KEYS} AS keys WHERE {same})"
+        same.append(f"ROW({ours})::text = ROW({theirs})::text")
+    return f"EXISTS (SELECT FROM {_KEYS} AS keys WHERE {' AND '.join(same)})"
 
 
 def _in_range(item: OffsetRange) -> str:
