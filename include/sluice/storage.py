@@ -20,6 +20,7 @@ __all__ = [
     "in_arrows_reach",
     "is_url",
     "make_folder",
+    "opened_url",
     "remove",
     "told_by_store",
 ]
@@ -28,6 +29,8 @@ _S3 = ("s3", "s3a")
 DENIALS = (
     "AccessDenied", "AccountProblem", "ExpiredToken", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch",
     "ACCESS_DENIED", "INVALID_ACCESS_KEY_ID", "SIGNATURE_DOES_NOT_MATCH", "EXPIRED_TOKEN", "403 Forbidden",
+    "lacked the necessary privileges",
+    "Bad Request (Service: S3, Status Code: 400",  # of a HEAD with an expired token, whose answer has no body
 )  # fmt: skip
 """Error codes of S3's clients for credentials that the store refuses, and for missing rights."""
 _NO_BUCKET = "NoSuchBucket"
@@ -72,14 +75,25 @@ def file_system(location: str) -> tuple[Any, str]:
     ConfigError
         If Python cannot read such URLs: a package is missing, or nothing knows their scheme.
     """
-    import fsspec
-
     scheme, _, rest = location.partition("://")
     if is_url(location) and scheme.lower() in _S3:
         endpoint = _endpoint()
         region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or ""
         # as Hadoop and delta-rs have it: Arrow refuses an empty part of a name
         return _s3(endpoint, region, os.getpid()), "/".join(filter(None, rest.split("/")))
+    return opened_url(location)
+
+
+def opened_url(location: str) -> tuple[Any, str]:
+    """Return what fsspec has for a path or URL: :func:`file_system`, but for S3, which is s3fs' here.
+
+    Raises
+    ------
+    ConfigError
+        If Python cannot read such URLs.
+    """
+    import fsspec
+
     if not is_url(location):
         fs, path = fsspec.core.url_to_fs(location)
         return fs, str(path)
@@ -91,10 +105,10 @@ def file_system(location: str) -> tuple[Any, str]:
             fs, path = fsspec.core.url_to_fs(location)
     except (ImportError, ValueError, OSError) as error:  # OSError: Arrow's hdfs needs libraries of Hadoop
         raise ConfigError(
-            f"{scheme}:// URLs cannot be read here: {str(error).partition(chr(10))[0]}",
+            f"{location.partition('://')[0]}:// URLs cannot be read here: {str(error).partition(chr(10))[0]}",
             state="nothing was read or written",
-            next_step="install what fsspec needs for them (gcsfs for gs://, adlfs for abfss://, hdfs-native for "
-            "hdfs://) where runs start and on Spark's workers, or name a path, or an s3a:// URL",
+            next_step="install what fsspec needs for them (s3fs for s3://, gcsfs for gs://, adlfs for abfss://, "
+            "hdfs-native for hdfs://) where runs start and on Spark's workers, or name a path, or an s3a:// URL",
         ) from error
     return fs, str(path)
 
@@ -165,23 +179,26 @@ def _endpoint() -> str:
     )
 
 
-def told_by_store(error: BaseException, location: str) -> SluiceError | None:
+def told_by_store(
+    error: BaseException,
+    location: str,
+    state: str = "nothing of this batch was committed; what was committed before stays",
+) -> SluiceError | None:
     """Return the error for what an object store answers to its clients; None for any other failure."""
     text = str(error)
     code = next((code for code in (*DENIALS, _NO_BUCKET) if code in text), None)
     if code is None or not is_url(location):
         return None
-    nothing = "nothing of this batch was committed; what was committed before stays"
     bucket = location.partition("://")[2].partition("/")[0]
     if code == _NO_BUCKET:
         return SinkError(
             f"there is no bucket {bucket!r} for {location}: the object store says {code}",
-            state=nothing,
+            state=state,
             next_step="create it, or correct the URL or AWS_ENDPOINT_URL; then run again",
         )
     return AuthorizationError(
         f"the object store refuses access to {location}: {code}",
-        state=nothing,
+        state=state,
         next_step="correct AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN (a token expires), or give "
         f"this key the right to list, read, write and delete in bucket {bucket!r}; then run again",
     )

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from unittest import mock
 
 import fsspec
 import pytest
+from tests.fixtures.pipelines import loaded
 
 from sluice import shipped
-from sluice.errors import ConfigError
+from sluice.delta.table import Table
+from sluice.errors import AuthorizationError, ConfigError, SinkError, SluiceError
 from sluice.home import Home
+from sluice.launch.preflight import check_places
 from sluice.pipeline import pipelines_folder
 from sluice.storage import file_system, make_folder, remove
 
@@ -121,3 +125,30 @@ def test_home_and_pipelines_without_a_checkout_begin_at_the_working_directory(
         pipelines_folder()
     (tmp_path / "include" / "pipelines").mkdir(parents=True)
     assert pipelines_folder() == tmp_path / "include" / "pipelines"
+
+
+ANSWERS = [
+    ("Generic S3 error: <Code>ExpiredToken</Code>", AuthorizationError, "ExpiredToken"),
+    ("The operation lacked the necessary privileges to complete for path x", AuthorizationError, "privileges"),
+    ("S3Exception: Bad Request (Service: S3, Status Code: 400, Request ID: x)", AuthorizationError, "400"),
+    ("NoSuchBucket", SinkError, "'lake'"),
+    ("connection reset", SinkError, "connection reset"),
+]
+
+
+@pytest.mark.parametrize(("said", "kind", "named"), ANSWERS)
+def test_table_in_an_object_store_tells_refused_credentials_from_other_failures(
+    monkeypatch: pytest.MonkeyPatch, said: str, kind: type[SluiceError], named: str
+) -> None:
+    monkeypatch.setattr("deltalake.DeltaTable", mock.Mock(side_effect=OSError(said)))
+    with pytest.raises(SluiceError, match=named) as caught:
+        Table.open("sink", "s3a://lake/table")
+    assert type(caught.value) is kind
+
+
+def test_quarantine_at_a_url_that_cannot_be_opened_is_refused_before_anything_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SLUICE_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="nothing://"):
+        check_places(loaded(tmp_path, "quarantine.delta.path: nothing://bucket/refused"))

@@ -12,7 +12,7 @@ from urllib.parse import unquote
 
 from sluice.delta.table import opened
 from sluice.errors import ConfigError, SourceUnreachableError, described
-from sluice.storage import file_system, is_url
+from sluice.storage import file_system, is_url, told_by_store
 
 __all__ = ["PinnedTable", "pin"]
 
@@ -195,7 +195,7 @@ def _missing(name: str, path: str) -> ConfigError:
 
 
 def _unread(name: str, path: str, error: Exception) -> Any:
-    return SourceUnreachableError(
+    return told_by_store(error, path, _STATE) or SourceUnreachableError(
         f"tables.{name}: the Delta table {path} cannot be read: {described(error)}",
         state=_STATE,
         next_step="fix the storage or the rights to read it, then run again",

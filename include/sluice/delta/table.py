@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sluice.delta.notes import last_batch, note_of
-from sluice.errors import SinkError, described
+from sluice.errors import SinkError, SluiceError, described
 from sluice.ranges import OffsetRange
+from sluice.storage import told_by_store
 
 __all__ = ["Table", "opened"]
 
 
-def opened(path: str, failed: Callable[[Exception], SinkError]) -> Any:
+def opened(path: str, failed: Callable[[Exception], SluiceError]) -> Any:
     """Return the newest version of a Delta table; None if it does not exist.
 
     Parameters
@@ -126,9 +127,10 @@ def _sql(span: OffsetRange) -> str:
     )
 
 
-def _unread(name: str, path: str, error: Exception) -> SinkError:
-    return SinkError(
+def _unread(name: str, path: str, error: Exception) -> SluiceError:
+    state = "nothing was changed, and there is no result"
+    return told_by_store(error, path, state) or SinkError(
         f"the {name} {path} cannot be read: {described(error)}",
-        state="nothing was changed, and there is no result",
+        state=state,
         next_step="fix the storage, or restore the file; then call the command again",
     )

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import Literal
 
 from sluice.errors import AuthorizationError, ConfigError, SluiceError
 from sluice.lag.backlog import Backlog
@@ -15,6 +14,7 @@ from sluice.lag.partition import PartitionLag
 from sluice.lag.past import PastRun
 from sluice.lag.status import Status, signs_of
 from sluice.ranges import Positions
+from sluice.sources.begin import Begin
 from sluice.sources.state import AHEAD, FirstUnread, Key, PartitionState, TopicState
 
 __all__ = ["Ages", "Recorded", "measure"]
@@ -69,7 +69,7 @@ def measure(
     pipeline: str,
     recorded: Recorded,
     states: Sequence[TopicState],
-    starting_offsets: Literal["earliest", "latest"] = "earliest",
+    starting_offsets: Begin = "earliest",
     *,
     ages: Ages | None = None,
     limits: Limits | None = None,
@@ -82,7 +82,8 @@ def measure(
     states
         The broker's answers, with an error for each topic and partition without an answer.
     starting_offsets
-        Where a first run starts. A partition that was added after it is read from offset 0, as in Spark.
+        Where a first run starts; by a time, what was before it counts, too.
+        A partition that was added after it is read from offset 0, as in Spark.
     """
     limits, now, ages = limits or Limits(), now or datetime.now(UTC), ages or Ages()
     errors: list[SluiceError] = []
@@ -114,7 +115,7 @@ class _Reader:
 
     state: TopicState
     positions: Mapping[int, int] | None
-    starting_offsets: Literal["earliest", "latest"]
+    starting_offsets: Begin
     planned: Mapping[int, int]
     furthest: Mapping[int, int]
     known_id: str | None
@@ -141,7 +142,7 @@ class _Reader:
             position,
             now.start if now else None,
             now.end if now else None,
-            fresh=self._fresh(now),
+            fresh=self._fresh(number, now),
             high=now.high if now else None,
             signs=frozenset(signs),
             error=error.what if error else None,
@@ -151,11 +152,14 @@ class _Reader:
         # a driver that died between the ledger's commit and Spark's leaves a planned batch: that is not a rollback
         return max(position, self.planned.get(number, 0))
 
-    def _fresh(self, now: PartitionState | None) -> int | None:
+    def _fresh(self, number: int, now: PartitionState | None) -> int | None:
         if now is None:
             return None
         if self.positions is not None:
             return 0
+        if isinstance(self.starting_offsets, dict):
+            at = self.starting_offsets.get(self.state.topic, {}).get(number, now.start)
+            return min(max(at, now.start), now.end)
         return now.end if self.starting_offsets == "latest" else now.start
 
 

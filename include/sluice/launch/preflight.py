@@ -10,7 +10,7 @@ from sluice.errors import SinkError
 from sluice.home import Home
 from sluice.pipeline import Pipeline
 from sluice.pipeline.load import places
-from sluice.storage import is_url
+from sluice.storage import file_system, is_url
 
 __all__ = ["check_places"]
 
@@ -23,10 +23,13 @@ def check_places(pipeline: Pipeline) -> None:
     Raises
     ------
     SinkError
-        If a place cannot be written. URLs, catalogs and databases are checked by the run itself.
+        If a place cannot be written. What URLs, catalogs and databases are checked by the run itself.
     """
     home = Home.from_env()
-    local = {what: place for what, place in places(pipeline).items() if not is_url(place)}
+    found = places(pipeline)
+    if is_url(found["quarantine"]):
+        file_system(found["quarantine"])  # else the first refused record would tell, behind batches that are committed
+    local = {what: place for what, place in found.items() if not is_url(place)}
     for what, place in {"home": home.root, **local}.items():
         try:
             if what == "home":

@@ -15,7 +15,7 @@ have no account in the new one; so that needs ``truncate``, too.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sluice.errors import ConfigError, begin_again
@@ -28,7 +28,7 @@ from sluice.run.interval import moment_of
 from sluice.sources.state import TopicState, joined_ids
 from sluice.text import instant
 
-__all__ = ["Reset", "Standing", "asked", "may_hold", "of_windows", "plan", "possible", "still_open", "united"]
+__all__ = ["Reset", "Standing", "may_hold", "of_windows", "plan", "possible", "still_open", "united"]
 
 _UNTOUCHED = "nothing was read or written; the table and the ledger are unchanged"
 
@@ -147,25 +147,6 @@ def _rebuildable(pipeline: Pipeline, begin: str | None, *, truncate: bool) -> No
         )
 
 
-def asked(begin: str | None, states: Sequence[TopicState], at: Mapping[tuple[str, int], int | None]) -> Positions:
-    """Return where the user asked to begin; empty for the position.
-
-    Parameters
-    ----------
-    at
-        For a time: the first offset at or after it, per partition; None where no record is as new.
-    """
-    found: Positions = {}
-    for state in states if begin is not None else ():
-        for number, now in state.partitions.items():
-            place = {"earliest": now.start, "latest": now.end}.get(begin or "")
-            if place is None:
-                first = at.get((state.topic, number))
-                place = now.end if first is None else min(max(first, now.start), now.end)
-            found.setdefault(state.topic, {})[number] = place
-    return found
-
-
 def united(ledger: Ledger, pipeline: str) -> dict[tuple[str, int], OffsetRange]:
     """Return, per partition, from where to where accounts stand: those of live runs, and of intervals before them."""
     spans = [entry.account.range for entry in ledger.offsets.entries(pipeline) if entry.epoch > REDRIVEN]
@@ -197,12 +178,15 @@ class Standing:
         The ids of topics.
     unread
         What runs planned to read and did not. For a topic that the new epoch does not read, it is open as lost.
+    first
+        Where a first run would begin, if nothing is accounted for.
     """
 
     reached: Positions
     accounted: Mapping[tuple[str, int], OffsetRange]
     known_ids: Mapping[str, str]
     unread: Sequence[OffsetRange] = ()
+    first: Positions = field(default_factory=dict)
 
 
 def plan(
@@ -222,7 +206,7 @@ def plan(
     now
         The epoch that it closes.
     begin
-        As of :func:`asked`.
+        Where the user asked to begin; empty for the position.
 
     Raises
     ------
@@ -253,11 +237,10 @@ def plan(
             start = begin.get(state.topic, {}).get(number)
             if start is None:
                 start = there.start if state.topic in recreated else position
-            if start is None and accounted and pipeline.source.config.starting_offsets == "latest":
+            if start is None and accounted and pipeline.source.config.starting_offsets != "earliest":
                 unknown.append(f"{state.topic}-{number}")
             if start is None:
-                first = pipeline.source.config.starting_offsets == "latest" and not accounted
-                start = there.end if first else there.start
+                start = standing.first.get(state.topic, {}).get(number, there.start)
             start = min(max(start, there.start), top)
             positions.setdefault(state.topic, {})[number] = start
             if truncate:
@@ -275,7 +258,8 @@ def plan(
         skipped += [span for (topic, _), span in accounted.items() if topic not in left]
     if unknown:
         raise ConfigError(
-            f"where {name!r} stands in {', '.join(unknown)} is not on record, and source.starting_offsets is latest",
+            f"where {name!r} stands in {', '.join(unknown)} is not on record, and source.starting_offsets is not "
+            "earliest",
             state=_UNTOUCHED,
             next_step="say from where to go on: --from latest, --from earliest or --from TIME",
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from types import TracebackType
-from typing import Annotated, Any, Literal, Protocol, Self, runtime_checkable
+from typing import Annotated, Any, Protocol, Self, runtime_checkable
 
 from pydantic import Field
 
@@ -20,6 +20,7 @@ from sluice.fields import Strict
 from sluice.home import Home
 from sluice.kinds import imported
 from sluice.ranges import OffsetRange, Positions
+from sluice.sources.begin import Begin
 from sluice.sources.measurable import Measurable
 from sluice.sources.state import Key, TopicState
 
@@ -31,8 +32,9 @@ __all__ = [
 class SourceConfig(Strict):
     """A source's settings in a pipeline file; each kind of source adds keys of its own."""
 
-    starting_offsets: Literal["earliest", "latest"] = "earliest"
-    """Where a new pipeline begins to read: ``earliest``, at the first record, or ``latest``, after the last one."""
+    starting_offsets: Begin = "earliest"
+    """Where a new pipeline begins to read: ``earliest``, at the first record; ``latest``, after the last one;
+    ``{by_time: …}``; or ``{TOPIC: {PARTITION: OFFSET}}``, the others at their first record."""
     max_records_per_batch: Annotated[int, Field(gt=0, lt=1 << 63)] | None = None
     """The approximate upper limit of records in a micro-batch.
 

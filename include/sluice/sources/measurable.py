@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal, Protocol
 
 from sluice.ranges import Positions
+from sluice.sources.begin import Begin
 from sluice.sources.state import FirstUnread, Key, TopicState
 
 __all__ = ["Measurable", "Topics"]
@@ -17,7 +18,7 @@ Isolation = Literal["read_uncommitted", "read_committed"]
 class Topics(Protocol):
     """The settings of such a source: topics of a cluster, or of several clusters that mirror each other."""
 
-    starting_offsets: Literal["earliest", "latest"]
+    starting_offsets: Begin
     isolation_level: Isolation
     pattern: str | None
     clusters: list[str] | None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
@@ -28,6 +28,7 @@ from sluice.run.circuit_breaker import holder, refuse_held
 from sluice.run.preflight import never_read, refuse_unordered
 from sluice.run.slowest_partition import held_by
 from sluice.sources.base import Announcing, CopyError, Copying, Source
+from sluice.sources.begin import beginning
 from sluice.sources.state import TopicState, ends, starts
 from sluice.wal.cleaning import applied_batch, clean
 from sluice_spark.engine.logs import logger
@@ -71,6 +72,7 @@ class LiveRun(Run):
     kind: ClassVar[str] = "live"
 
     max_records: int | None
+    _begin: Positions | None = field(default=None, init=False)
 
     def _drive(self, lease: Lease) -> str | None:
         try:
@@ -116,7 +118,9 @@ class LiveRun(Run):
         first = positions is None and kind.retention and config.starting_offsets == "earliest"
         if first:
             self._tell_of_gone(lease, {}, starts(states))
-        if positions is None and not self.pipeline.source.kind.notes_start:
+        if positions is None and isinstance(config.starting_offsets, dict):
+            self._tell_of_gone(lease, config.starting_offsets, self._beginning(states))
+        if positions is None and not self._notes_start:
             target = Epoch(target.number, target.route, self._beginning(states))
         if target.number == tables.epoch.number and target != tables.epoch:
             # nothing was planned in this epoch yet: change its route or set its start in place
@@ -200,7 +204,7 @@ class LiveRun(Run):
         self._plan(lease, ranges, states, epoch=epoch.number)
         if not ranges:
             return
-        if positions is None and not self.pipeline.source.kind.notes_start:
+        if positions is None and not self._notes_start:
             epoch = Epoch(epoch.number, epoch.route, self._beginning(states))
             self.ledger.record(lease, EpochOpened(epoch=epoch.number, lineage=epoch.route, positions=epoch.positions))
             tables = self.context.tables(epoch)
@@ -280,9 +284,17 @@ class LiveRun(Run):
     def _ahead(self, positions: Positions | None, states: Sequence[TopicState]) -> list[OffsetRange]:
         return ranges_between(self._beginning(states) if positions is None else positions, ends(states))
 
+    @property
+    def _notes_start(self) -> bool:
+        """Whether Spark's checkpoint is to say where the pipeline began, and not the epoch."""
+        source = self.pipeline.source
+        return source.kind.notes_start and isinstance(source.config.starting_offsets, str)
+
     def _beginning(self, states: Sequence[TopicState]) -> Positions:
         """Return the positions at which a pipeline starts that has read nothing yet."""
-        return ends(states) if self.pipeline.source.config.starting_offsets == "latest" else starts(states)
+        if self._begin is None:
+            self._begin = beginning(self.pipeline.source.config.starting_offsets, states, self.context.opened_source())
+        return self._begin
 
     def _target(self, tables: Tables) -> Epoch:
         """Return the epoch that this run's strategy needs: the present one or the next."""

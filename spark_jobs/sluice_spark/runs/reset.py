@@ -20,9 +20,10 @@ from sluice.run import actions
 from sluice.run.interval import moment_of
 from sluice.run.preflight import refuse_behind, unread_of
 from sluice.run.rebuild_plan import began
-from sluice.run.reset_plan import Reset, Standing, asked, may_hold, of_windows, plan, possible, still_open, united
+from sluice.run.reset_plan import Reset, Standing, may_hold, of_windows, plan, possible, still_open, united
 from sluice.run.transfer import Transfer
 from sluice.sources.base import Numbering, Source
+from sluice.sources.begin import beginning
 from sluice.sources.state import TopicState
 from sluice_spark.engine.logs import logger
 from sluice_spark.runs.epoch_end import HANDOVER, RESET, open_next, seal_off
@@ -237,10 +238,10 @@ class ResetRun(EpochRun):
         if not self.action.truncate:  # with it, no row stays whose offset another one could get
             refuse_behind(name, source, reached, self.ledger.runs.topic_ids(name))
         states, moment = source.snapshot() if states is None else states, self._moment()
-        keys = [(state.topic, number) for state in states for number in state.partitions]
-        at = {} if moment is None else source.offsets_at(keys, moment)
-        if self.action.begin is None:
+        begin = {} if moment is None else beginning(moment, states, source)
+        if moment is None:
             states = [_there(state, source, reached) for state in states]
+        first = self.pipeline.source.config.starting_offsets
         planned = self.ledger.runs.last_plan(name, tables.epoch.number)
         with suppress(CheckpointError):
             planned += (
@@ -250,13 +251,14 @@ class ResetRun(EpochRun):
             self.pipeline,
             tables.epoch,
             reason=self.context.reason or "",
-            begin=asked(self.action.begin, states, at),
+            begin=begin,
             truncate=self.action.truncate,
             standing=Standing(
                 reached,
                 accounted,
                 self.ledger.runs.topic_ids(name),
                 unread_of({r.topic for r in planned}, reached, planned),
+                {} if accounted else beginning(first, states, source),
             ),
             states=states,
         )
@@ -305,7 +307,7 @@ class ResetRun(EpochRun):
             )
 
     def _moment(self) -> Any:
-        return None if self.action.begin in (None, "earliest", "latest") else moment_of(self.action.begin)
+        return self.action.begin if self.action.begin in (None, "earliest", "latest") else moment_of(self.action.begin)
 
     def _held(self, tables: Tables) -> list[tuple[int, int]]:
         """Return, for redrives and intervals, the sink's newest batch where the ledger knows of later ones."""

@@ -106,7 +106,7 @@ class KafkaReader:
         Spark divides the limit by partition size and gives each partition at least one record, so a batch may exceed
         the limit by the number of partitions.
         """
-        begin: str = self.config.starting_offsets
+        begin = str(self.config.starting_offsets)  # a run that begins elsewhere names positions
         if start is not None:
             start = bare_positions(start)
             known = {

@@ -37,7 +37,9 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("origin-header-without-clusters", "source.kafka.origin_header: o", "origin_header"),
         ("batch-of-no-records", "source.kafka.max_records_per_batch: 0", "max_records_per_batch"),
         ("batch-of-many-records", "source.kafka.max_records_per_batch: many", "max_records_per_batch"),
-        ("starting-offsets-unknown", "source.kafka.starting_offsets: middle", "'latest'"),
+        ("starting-offsets-of-another-topic", "source.kafka.starting_offsets: {u: {0: 5}}", "'u'"),
+        ("starting-offsets-without-zone", 'source.kafka.starting_offsets: {by_time: "2026-01-01T00:00:00"}', "by_time"),
+        ("starting-offsets-unknown", "source.kafka.starting_offsets: middle", "'middle'"),
         ("decode-unknown", "decode: {orc: {schema: id INT}}", "decode.orc"),
         ("decode-empty", "decode: {}", "decode"),
         ("decode-two-formats", "decode: {text: {}, bytes: {}}", "decode"),
@@ -173,6 +175,12 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
         ("clusters-read-from-the-sink", "sink: {kafka: {connection: b, topic: t}}", "sink.kafka.topic"),
     ],
     "files": [
+        ("archive-in-another-store", "source.file: {path: inbox, format: json, archive: 's3://b/done'}", "s3://b/done"),
+        (
+            "archive-of-another-host",
+            "source.file: {path: 'hdfs://a/in', format: json, archive: 'hdfs://b/done'}",
+            "b/done",
+        ),
         ("file-glob-absolute", "source.file.glob: /etc/*", "source.file.glob"),
         ("file-glob-above-the-folder", "source.file.glob: ../*", "source.file.glob"),
         ("file-header-of-json", "source.file.header: true", "header"),

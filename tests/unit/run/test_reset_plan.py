@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
+from unittest import mock
 
 import pytest
 from tests.fixtures.books import Place, rows, span, split
@@ -11,13 +13,14 @@ from tests.fixtures.pipelines import modelled
 from tests.unit.run.conftest import proved, take_back
 
 from sluice.audit import audit
-from sluice.errors import ConfigError
+from sluice.errors import ConfigError, SourceUnreachableError
 from sluice.ledger import REDRIVEN, Epoch
 from sluice.ledger.events import PipelineReset, Redriven
 from sluice.pipeline import load
-from sluice.ranges import OffsetRange
+from sluice.ranges import OffsetRange, Positions
 from sluice.recovery import Route
-from sluice.run.reset_plan import Reset, Standing, asked, of_windows, plan, still_open, united
+from sluice.run.reset_plan import Reset, Standing, of_windows, plan, still_open, united
+from sluice.sources.begin import Begin, ByTime, beginning
 from sluice.sources.state import PartitionState, TopicState
 
 LATEST = "source.kafka.starting_offsets: latest"
@@ -27,6 +30,14 @@ def there(*ends: tuple[int, int], topic: str = "t", topic_id: str = "c/1") -> To
     return TopicState(topic, topic_id, {n: PartitionState(*pair) for n, pair in enumerate(ends)})
 
 
+def asked(begin: str | None, states: list[TopicState], at: dict[Any, Any]) -> Positions:
+    """Return where a user asked to begin, of a source that finds these offsets by time."""
+    if begin is None:
+        return {}
+    moment = begin if begin in ("earliest", "latest") else datetime.fromisoformat(begin).replace(tzinfo=UTC)
+    return beginning(moment, states, mock.Mock(offsets_at=lambda keys, _: at))  # type: ignore[arg-type]
+
+
 def planned(
     states: list[TopicState], *, begin: str | None = None, at: Any = None, changes: str = "",
     accounted: tuple[OffsetRange, ...] = (span(2, 10), span(0, 8, 1)), **more: Any,
@@ -34,7 +45,7 @@ def planned(
     known: dict[str, Any] = {
         "reached": {"t": {r.partition: r.end for r in accounted if r.topic == "t"}},
         "accounted": {(r.topic, r.partition): r for r in accounted},
-        "known_ids": {"t": "c/1", "u": "c/3"}, "unread": (),
+        "known_ids": {"t": "c/1", "u": "c/3"}, "unread": (), "first": {},
     }  # fmt: skip
     standing = Standing(**{key: more.pop(key, value) for key, value in known.items()})
     asked_for = {"begin": asked(begin, states, at or {}), "truncate": False, "reason": "x", **more}
@@ -120,7 +131,7 @@ def test_reset_begins_an_unknown_partition_at_its_start_or_refuses() -> None:
     with pytest.raises(ConfigError, match="t-2"):
         planned(states, changes=LATEST)
     assert planned(states, changes=LATEST, begin="latest").positions == latest
-    assert planned(states, changes=LATEST, accounted=()).positions == latest
+    assert planned(states, changes=LATEST, accounted=(), first=latest).positions == latest
 
 
 WINDOWS = {output: modelled(base=base).window for base, output in (
@@ -233,3 +244,39 @@ def test_reset_with_truncate_keeps_redrives_after_it_from_a_retraction_before_it
     carried_out(story, "earliest", truncate=True)
     assert story.ledger.offsets.retracted_from("p") == {}
     assert len(story.ledger.offsets.retractions("p", "back")) == 1
+
+
+MOMENT = ByTime(by_time=datetime(2026, 1, 1, tzinfo=UTC))
+BEGINS: list[tuple[Begin, Positions]] = [
+    ("earliest", {"t": {0: 2, 1: 0}}),
+    ("latest", {"t": {0: 10, 1: 8}}),
+    (MOMENT, {"t": {0: 5, 1: 8}}),  # partition 1 has no record of that time
+    ({"t": {1: 3}}, {"t": {0: 2, 1: 3}}),
+    ({"t": {0: 0, 1: 8}}, {"t": {0: 2, 1: 8}}),  # what retention took is told, and not read
+]
+
+
+@pytest.mark.parametrize(("begin", "positions"), BEGINS)
+def test_first_run_begins_where_the_file_says(begin: Begin, positions: Positions) -> None:
+    source = mock.Mock(offsets_at=lambda keys, moment: dict(zip(keys, (5, None), strict=True)))
+    states = [there((2, 10), (0, 8))]
+    assert beginning(begin, states, source) == positions
+    found = plan(
+        modelled(), Epoch(1, Route.DIRECT, None), reason="x", begin={}, truncate=False, states=states,
+        standing=Standing({}, {}, {}, first=positions),
+    )  # fmt: skip
+    assert found.positions == positions, "a reset before anything was read begins there, too"
+
+
+@pytest.mark.parametrize(
+    ("begin", "kind", "named"),
+    [
+        (MOMENT, SourceUnreachableError, "t-1"),
+        ({"t": {2: 1}}, ConfigError, "t-2"),
+        ({"t": {0: 11}}, ConfigError, "t-0 begins at 11, and its records end at 10"),
+    ],
+)
+def test_first_run_refuses_a_beginning_that_is_not_there(begin: Begin, kind: type[Exception], named: str) -> None:
+    silent = mock.Mock(offsets_at=lambda keys, moment: {keys[0]: 5})
+    with pytest.raises(kind, match=named):
+        beginning(begin, [there((2, 10), (0, 8))], silent)

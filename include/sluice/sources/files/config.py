@@ -9,6 +9,7 @@ import re
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Literal
+from urllib.parse import urlsplit
 
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -62,6 +63,11 @@ class FileSource(SourceConfig):
     def _fits(self) -> FileSource:
         if self.header and self.format != "csv":
             raise ValueError(f"header is for format: csv, and the format is {self.format}")
+        if self.archive is not None and _store(self.archive) != _store(self.path):
+            raise ValueError(
+                f"archive: {self.archive} is not in the store of path ({self.path}): files cannot be moved from one to "
+                "the other"
+            )
         if self.archive is not None and _touch(self.archive, self.path):
             raise ValueError(f"archive: {self.archive} is, or lies in or around, path: its files would be found again")
         if self.marker is not None and not re.fullmatch(r"[^/]+", self.marker):
@@ -109,6 +115,14 @@ class FileSource(SourceConfig):
         """The folder's name; characters other than letters, digits, ``.``, ``_`` and ``-`` become ``_``."""
         last = self.path.rstrip("/").rpartition("/")[2]
         return [re.sub(r"[^A-Za-z0-9._-]", "_", last) or "files"]
+
+
+def _store(location: str) -> str:
+    """Return the scheme of a URL, with the host of a file system that has one; nothing for a path."""
+    url = urlsplit(location)
+    if "://" not in location or url.scheme == "file":
+        return ""
+    return url.scheme if url.scheme in ("s3", "s3a", "gs", "gcs") else f"{url.scheme}://{url.netloc}"
 
 
 def _touch(one: str, other: str) -> bool:

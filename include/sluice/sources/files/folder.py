@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import IO, Any, NamedTuple, cast
 
 from sluice.sources.files.xz import Xz
+from sluice.storage import opened_url
 
 __all__ = ["Folder", "Listing", "Stat", "compression", "fits"]
 
@@ -60,11 +61,9 @@ class Folder:
     """
 
     def __init__(self, path: str) -> None:
-        import fsspec
-
         self.path = path
         self._fs: Any
-        self._fs, self._root = fsspec.core.url_to_fs(path)
+        self._fs, self._root = opened_url(path)
         self._local = "://" not in path
 
     def listed(self, *, deep: bool, named: Callable[[list[str]], None] = lambda _: None) -> Listing:
@@ -255,9 +254,13 @@ def _of_local(stat: os.stat_result) -> Stat:
 def _of_store(info: dict[str, Any]) -> Stat:
     times = (info.get(key) for key in ("LastModified", "last_modified", "updated", "mtime", "created"))
     when = next((time for time in times if time), None)
+    if when is None and info.get("modification_time"):  # of hdfs-native, in milliseconds
+        when = info["modification_time"] / 1000
     if isinstance(when, str):
         when = datetime.fromisoformat(when)
     if isinstance(when, datetime):
         when = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     tag = next((str(info[key]) for key in ("ETag", "etag", "md5Hash") if info.get(key)), "")
-    return Stat(int(info["size"] or 0), int(float(when or 0) * 1_000_000), tag)
+    if when is None:  # whether a file was replaced could not be seen, and its rows would be of 1970
+        raise OSError(f"the store gives no time of {info.get('name')}")
+    return Stat(int(info["size"] or 0), int(float(when) * 1_000_000), tag)

@@ -85,6 +85,13 @@ class KafkaSource(SourceConfig):
         return pattern
 
     @model_validator(mode="after")
+    def _begins(self) -> KafkaSource:
+        named = self.starting_offsets if isinstance(self.starting_offsets, dict) else {}
+        if self.topics is not None and (unknown := sorted(set(named) - set(self.topics))):
+            raise ValueError(f"starting_offsets: {unknown[0]!r} is not one of topics")
+        return self
+
+    @model_validator(mode="after")
     def _either(self) -> KafkaSource:
         if (self.topics is None) == (self.pattern is None):
             told = "topics or pattern is missing" if self.topics is None else "topics and pattern are both given"

@@ -38,7 +38,7 @@ from sluice_spark.sinks.delta.handle import ATTEMPTS
 from sluice_spark.sinks.delta.statistics import files_of, settings_for
 from sluice_spark.sinks.delta.widening import widened_for, with_wider_types
 from sluice_spark.sinks.delta.writer import Writer
-from sluice_spark.sinks.parquet.attempts import stray, written_to
+from sluice_spark.sinks.parquet.attempts import remove, stray, written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in, partition_of
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
@@ -506,10 +506,7 @@ class DeltaSink(StagesParquet, Writer):
         used: set[str] = set()
         for note in self.notes(newer_than=int(batch.rpartition("-")[2]) - 1):
             used |= {*note.get("folders", ()), *(s["path"].split("/")[1] for s in note.get("segments", ()))}
-        fs, _ = file_system(self.path)
-        for folder in unused:
-            if folder.rsplit("/", 1)[-1] not in used:
-                fs.rm(folder, recursive=True)
+        remove(self.path, (folder for folder in unused if folder.rsplit("/", 1)[-1] not in used))
 
     def _taken(self, version: int) -> LeaseHeldError:
         return overtaken(

@@ -26,11 +26,10 @@ from sluice.errors import START_OVER, CheckpointError, SinkError
 from sluice.pipeline.window import END, START
 from sluice.sinks.files import FilesSink
 from sluice.sinks.manifest import BrokenManifestError, Manifest, State
-from sluice.storage import file_system
 from sluice_spark.paths import literal
 from sluice_spark.sinks.base import NOTHING, StagedFile
 from sluice_spark.sinks.delta.evolution import nullable
-from sluice_spark.sinks.parquet.attempts import stray, written_to
+from sluice_spark.sinks.parquet.attempts import remove, stray, written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
 from sluice_spark.sinks.transactional import Change, TransactionalSink
 
@@ -144,7 +143,7 @@ class Folder(TransactionalSink[State]):
             return
         state = self._state()
         files = pa.chunked_array([pa.array([*state.files, *state.replaced], pa.string())])
-        self._remove(stray(folders, files))
+        remove(self.staging, stray(folders, files))
 
     def settled(self) -> None:
         """Remove files that were replaced longer ago than ``keep``."""
@@ -206,11 +205,6 @@ class Folder(TransactionalSink[State]):
     def _outdated(self, state: State) -> list[str]:
         before = (time.time() - self._config.keep / timedelta(seconds=1)) * 1000
         return [path for path, at in state.replaced.items() if at <= before]
-
-    def _remove(self, folders: Sequence[str]) -> None:
-        fs, _ = file_system(self.staging)
-        for folder in folders:
-            fs.rm(folder, recursive=True)
 
     # --- the folder --------------------------------------------------------------------------------------------
 

@@ -94,9 +94,22 @@ def telling(what: str) -> Iterator[None]:
             state="nothing of this batch was committed; what was committed before stays",
             next_step="correct the connection, the rights or the table; then run again",
         ) from error
-    except Exception as error:  # pyiceberg's have no base in common, and reading a damaged file ends in anything
-        raise SinkError(
-            f"{what}: {described(getattr(error, 'orig', None) or error)}",
-            state="nothing of this batch is visible, or all of it; the next run finds out",
-            next_step="run again when the catalog and its storage answer",
+    except OSError as error:
+        if not any(name in str(error) for name in ("libjvm", "libhdfs")):
+            raise _unanswered(what, error) from error
+        raise ConfigError(
+            f"{what}: hdfs:// URLs cannot be read here: {described(error)}",
+            state="nothing was read or written",
+            next_step="let Arrow's client find Hadoop's native library (JAVA_HOME, ARROW_LIBHDFS_DIR and CLASSPATH, as "
+            "`hadoop classpath --glob` prints it), or choose a warehouse at a path or at s3://",
         ) from error
+    except Exception as error:  # pyiceberg's have no base in common, and reading a damaged file ends in anything
+        raise _unanswered(what, error) from error
+
+
+def _unanswered(what: str, error: Exception) -> SinkError:
+    return SinkError(
+        f"{what}: {described(getattr(error, 'orig', None) or error)}",
+        state="nothing of this batch is visible, or all of it; the next run finds out",
+        next_step="run again when the catalog and its storage answer",
+    )

@@ -29,14 +29,13 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from sluice.errors import START_OVER, ConfigError, SinkError
 from sluice.pipeline.window import END, START
 from sluice.sinks.iceberg import IcebergSink
-from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import NOTHING, Staged, TakenBackError
 from sluice_spark.sinks.delta.evolution import nullable
 from sluice_spark.sinks.iceberg.catalog import Unknown, catalog_of, telling
 from sluice_spark.sinks.iceberg.expiry import AGE, expire
 from sluice_spark.sinks.iceberg.reading import columns_of, names_of, rows_of
-from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.attempts import remove, written_to
 from sluice_spark.sinks.parquet.slice import Found, Slice, offsets_in
 from sluice_spark.sinks.parquet.value_checks import refuse_beyond, refuse_boundless
 from sluice_spark.sinks.spill import spilled
@@ -228,10 +227,7 @@ class IcebergTable(TransactionalSink[Table]):
             with telling(self.path), suppress(pa.ArrowInvalid):  # of a table that never had a file
                 held = table.inspect.all_files().column("file_path").to_pylist()
             names = {part for path in held for part in path.split("/")[:-1]}  # of what others wrote, folders below
-        fs, _ = file_system(self.staging)
-        for folder in folders:
-            if folder.rsplit("/", 1)[-1] not in names:
-                fs.rm(folder, recursive=True)
+        remove(self.staging, (folder for folder in folders if folder.rsplit("/", 1)[-1] not in names))
 
     def settled(self) -> None:
         """Expire old snapshots by the table's property: :func:`~sluice_spark.sinks.iceberg.expiry.expire`.

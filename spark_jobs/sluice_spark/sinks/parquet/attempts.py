@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fsspec.implementations.local import LocalFileSystem
 
+from sluice.errors import described
 from sluice.storage import file_system
+from sluice_spark.engine.logs import logger
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-__all__ = ["attempted", "new_folder", "stray", "written_to"]
+__all__ = ["attempted", "new_folder", "remove", "stray", "written_to"]
 
 _TOKEN = 8
 """Length of the random suffix that distinguishes the attempts at one batch."""
@@ -34,6 +36,19 @@ def written_to(path: str, batch: str) -> list[str]:
     fs, base = file_system(path)
     form = re.compile(rf"{re.escape(batch)}-[0-9a-f]{{{_TOKEN}}}")
     return [folder for folder in _folders(fs, base) if form.fullmatch(folder.rsplit("/", 1)[-1])]
+
+
+def remove(root: str, folders: Iterable[str]) -> None:
+    """Remove folders of attempts, paths of the root's file system; what cannot be removed is logged, and stays.
+
+    A later sweep finds it. The batch is committed, so that the run must not end by it.
+    """
+    fs, _ = file_system(root)
+    for folder in folders:
+        try:
+            fs.rm(folder, recursive=True)
+        except Exception as error:  # of any client
+            logger.warning("%s, which no commit names, could not be removed: %s", folder, described(error))
 
 
 def attempted(path: str, stem: str, *, newer_than: int) -> set[int]:

@@ -14,7 +14,7 @@ from sluice.errors import ConfigError, SinkError
 from sluice.storage import file_system
 from sluice_spark.paths import literal
 from sluice_spark.sinks.base import Staged
-from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.attempts import remove, written_to
 from sluice_spark.sinks.parquet.staging import StagesParquet
 
 __all__ = ["KeepsStaged", "kept_as"]
@@ -78,10 +78,7 @@ class KeepsStaged(StagesParquet):
         """Remove the staged files of attempts at a batch that were not committed."""
         folders = written_to(self.staging, batch)
         sent = {mark["staged"].rpartition("/")[2] for mark in self.marks() if mark["staged"]} if folders else set()
-        fs, _ = file_system(self.staging)
-        for folder in folders:
-            if folder.rpartition("/")[2] not in sent:
-                fs.rm(folder, recursive=True)
+        remove(self.staging, (folder for folder in folders if folder.rpartition("/")[2] not in sent))
 
     def settled(self: _Place) -> None:
         """Remove staged files that are older than ``keep``. All runs are judged, and no batch is being staged."""

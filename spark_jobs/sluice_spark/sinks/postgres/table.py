@@ -27,7 +27,7 @@ from sluice.sinks.postgres import LONGEST, PostgresSink
 from sluice.storage import file_system
 from sluice_spark.engine.logs import logger
 from sluice_spark.sinks.base import RowsRefusedError, Staged, TakenBackError, of_table
-from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.attempts import remove, written_to
 from sluice_spark.sinks.parquet.rows_by_key import RowsByKey
 from sluice_spark.sinks.parquet.slice import Slice
 from sluice_spark.sinks.postgres import reading, slices
@@ -185,7 +185,7 @@ class PostgresTable(TransactionalSink[Any]):
             for f in schema.fields
             if f.name in _SYSTEM or len(f.name.encode()) > LONGEST or "\0" in f.name
         ]
-        wanted = [*self._config.key, self._config.ordering]
+        wanted = [*self._config.key, self._config.ordering] if self._config.keyed else []
         problems += [f"{name} of the key is no column" for name in wanted if name not in schema.names]
         if not problems:
             with self._begun() as (cursor, _):
@@ -226,9 +226,7 @@ class PostgresTable(TransactionalSink[Any]):
 
     def sweep(self, batch: str) -> None:
         """Remove the staged files of a batch that was committed, and of its other attempts."""
-        fs, _ = file_system(self.staging)
-        for folder in written_to(self.staging, batch):
-            fs.rm(folder, recursive=True)
+        remove(self.staging, written_to(self.staging, batch))
 
     # --- the transaction ----------------------------------------------------------------------------------------
 

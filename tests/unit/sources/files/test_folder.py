@@ -14,7 +14,7 @@ import fsspec
 import pyarrow as pa
 import pytest
 
-from sluice.errors import SinkError
+from sluice.errors import ConfigError, SinkError
 from sluice.ranges import OffsetRange
 from sluice.sources.files import book as book_module
 from sluice.sources.files import folder as module
@@ -181,3 +181,22 @@ def test_book_takes_a_file_with_another_tag_for_another_file_unless_it_was_moved
     assert [there(was, now) for now in seen] == [True, True, False, False, False]
     assert [there(was, now, archive=True) for now in seen] == [True, True, True, False, False]
     assert not there(Stat(10, 1_000), Stat(10, 2_000), archive=True)
+
+
+@pytest.mark.parametrize(
+    ("info", "modified"),
+    [
+        ({"LastModified": datetime(2026, 1, 1, tzinfo=UTC)}, 1_767_225_600_000_000),
+        ({"modification_time": 1_767_225_600_123}, 1_767_225_600_123_000),  # hdfs-native's
+        ({"mtime": 1_767_225_600.5}, 1_767_225_600_500_000),
+    ],
+)
+def test_folder_of_a_store_knows_when_a_file_was_made(info: dict[str, Any], modified: int) -> None:
+    assert module._of_store({"name": "a", "size": 3, **info}) == Stat(3, modified)
+    with pytest.raises(OSError, match="no time of a"):
+        module._of_store({"name": "a", "size": 3})
+
+
+def test_folder_at_a_url_without_its_package_is_refused() -> None:
+    with pytest.raises(ConfigError, match="nothing://"):
+        Folder("nothing://bucket/in")

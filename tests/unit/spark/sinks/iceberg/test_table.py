@@ -27,7 +27,7 @@ from sluice.errors import CheckpointError, ConfigError, SinkError
 from sluice.ranges import OffsetRange
 from sluice_spark.sinks.base import NOTHING, RowsRefusedError
 from sluice_spark.sinks.iceberg import expiry, table
-from sluice_spark.sinks.iceberg.catalog import _properties
+from sluice_spark.sinks.iceberg.catalog import _properties, telling
 from sluice_spark.sinks.iceberg.expiry import AGE
 from sluice_spark.sinks.iceberg.reading import columns_of, rows_of
 from sluice_spark.sinks.iceberg.table import IcebergTable
@@ -342,3 +342,13 @@ def test_iceberg_struct_with_a_field_that_is_called_like_a_type_is_no_foreign_co
     inner = pa.struct([("time(ms)", pa.int64())])
     put(orders, orders.writer(check=False), 0, records({"id": 1, "took": {"time(ms)": 5}}, id=pa.int64(), took=inner))
     assert "took" in columns_of(orders.table).names
+
+
+@pytest.mark.parametrize(
+    ("said", "kind", "way"),
+    [("Unable to load libjvm", ConfigError, "libhdfs"), ("connection reset", SinkError, "run again")],
+)
+def test_iceberg_names_the_library_that_hdfs_lacks(said: str, kind: type[Exception], way: str) -> None:
+    with pytest.raises(kind) as caught, telling("the table"):
+        raise OSError(said)
+    assert way in str(caught.value).lower()

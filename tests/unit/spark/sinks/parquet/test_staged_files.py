@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import os
 import random
 import tracemalloc
 from collections import defaultdict
@@ -13,11 +15,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from fsspec.implementations.local import LocalFileSystem
 from tests.fixtures.parquet import stage
 
 from sluice_spark.sinks.base import Staged, Tally
 from sluice_spark.sinks.parquet import staged_files
-from sluice_spark.sinks.parquet.attempts import written_to
+from sluice_spark.sinks.parquet.attempts import remove, written_to
 from sluice_spark.sinks.parquet.staged_files import read_back
 
 Place = tuple[str, int]
@@ -108,3 +111,24 @@ def test_staged_attempts_are_found_whatever_their_tables_path_has(tmp_path: Path
     for name in ("g[1]", "a*"):
         assert written_to(str(tmp_path / name), "b-1") == [str(tmp_path / name / "batches" / "b-1-0123abcd")]
     assert written_to(str(tmp_path / "none"), "b-1") == []
+
+
+def test_attempt_that_cannot_be_removed_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its batch is committed; a later sweep finds the folder."""
+    folders = [f"{tmp_path}/batches/{name}" for name in ("stays", "goes")]
+    for folder in folders:
+        os.makedirs(folder)
+    removed = LocalFileSystem.rm
+
+    def rm(fs: LocalFileSystem, path: str, recursive: bool) -> None:
+        if path.endswith("stays"):
+            raise OSError("Directory object not empty")
+        removed(fs, path, recursive=recursive)
+
+    monkeypatch.setattr(LocalFileSystem, "rm", rm)
+    with caplog.at_level(logging.WARNING, "sluice"):
+        remove(str(tmp_path), folders)
+    assert os.listdir(tmp_path / "batches") == ["stays"]
+    assert "Directory object not empty" in caplog.text
