@@ -32,6 +32,7 @@ from sluice.cli.preview import preview
 from sluice.cli.profile import profile
 from sluice.cli.reset import reset
 from sluice.cli.retract import retract
+from sluice.cli.trial import trial
 from sluice.cli.validate import validate
 from sluice.cli.verdict import verdict
 from sluice.errors import ConfigError, SluiceError
@@ -151,6 +152,7 @@ def run(
 
 app.command()(init)
 app.command()(preview)
+app.command("test")(trial)
 app.command()(accept)
 app.command()(acknowledge)
 app.command()(forget)

@@ -15,8 +15,7 @@ NOON = 1_772_366_400_000
 """2026-03-01T12:00Z, in milliseconds."""
 
 
-@pytest.mark.parametrize("engine", ["auto", "spark"])
-@pytest.mark.parametrize("by", ["time", "offsets"])
+@pytest.mark.parametrize(("by", "engine"), [("time", "auto"), ("offsets", "spark")])
 def test_first_run_begins_where_the_file_says_and_the_next_one_behind_it(
     sandbox: Sandbox, by: str, engine: str
 ) -> None:
