@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import logging
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -44,6 +45,7 @@ def trial(
     """
     if update and expect is None:
         raise ConfigError("--update names no file", state=_NOTHING, next_step="add --expect FILE")
+    logging.getLogger("sluice").setLevel(logging.ERROR)  # its warnings are shown below
     found = imported("sluice_spark.testing:tested")(pipeline, _lines(records))
     lines = found.lines()
     if as_json:
