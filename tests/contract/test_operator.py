@@ -341,6 +341,16 @@ def test_operator_accounts_for_a_record_of_many_rows_once(
     assert refused == ([] if timeless else [(4, "event_time_missing")])
 
 
+def test_aggregate_refuses_a_group_that_a_topic_has_no_key_for(spark: SparkSession, make: Make, tmp_path: Path) -> None:
+    into = {"aggregate": OPERATORS["aggregate"]["aggregate"], "sink": {"kafka": {"topic": "out", "key": "k"}}}
+    quarantine = {"quarantine": {"delta": {"path": str(tmp_path / "refused")}}}
+    writer = writer_of(spark, make({**into, **quarantine}, schema="k STRING"), tmp_path)
+    frame = frame_of(spark, [Record(b'{"k": "a"}'), Record(b'{"k": null}')])
+    assert writer.count([OffsetRange("t", 3, 0, 2)], Held(frame)).bad == {("t", 3): 1}
+    found = [(r[RULE], r[COLUMN]) for r in writer.judged(frame).orderBy("offset").collect()]
+    assert found == [(None, None), ("group_key_missing", "k")]
+
+
 def minutes(moment: datetime) -> int:
     return int((moment.replace(tzinfo=UTC) - NOON).total_seconds() // 60)
 

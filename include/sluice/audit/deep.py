@@ -14,6 +14,7 @@ from sluice.audit.occurrences import QUARANTINE, SINK, Occurrences, Strays
 from sluice.audit.report import AuditReport, shortened
 from sluice.audit.snapshot import Snapshot
 from sluice.audit.windows import Plan, Recompute, cannot, told
+from sluice.delta.commits import Commit, altered, undone
 from sluice.delta.table import Table
 from sluice.errors import ConfigError, SinkError
 from sluice.home import Home
@@ -107,12 +108,13 @@ def _compared_windows(
     tables: dict[str, dict[str, Any]],
 ) -> tuple[list[str], list[str]]:
     """Return what is wrong with windows, and what was not proved of this pipeline."""
+    wrong = _rolled_back(snapshot.sink) if pipeline.aggregates else []
     if pipeline.window is None:
-        return [], _unproved(pipeline)
+        return wrong, _unproved(pipeline, snapshot.sink)
     why = cannot(pipeline)
     if why is not None or recompute is None:
         more = f"To compare them with the records, by Spark: sluice audit {pipeline.name} --deep --windows"
-        return [], [f"{_ABSORBED}. {more if why is None else why}"]
+        return wrong, [f"{_ABSORBED}. {more if why is None else why}", *_altered(snapshot.sink)]
     if snapshot.sink.delta is None:
         return [], []
     former = {}
@@ -123,12 +125,32 @@ def _compared_windows(
     plan = Plan.of(ledger, pipeline, snapshot.moves, former, snapshot.sink.delta.version())
     verdict = recompute(plan)
     tables["windows"] = {"path": snapshot.sink.path, "windows": verdict.compared}
-    return told(pipeline, verdict)
+    differing, unproved = told(pipeline, verdict)
+    return [*wrong, *differing], unproved
 
 
-def _unproved(pipeline: Pipeline) -> list[str]:
+def _rolled_back(sink: Table) -> list[str]:
+    """Return what is wrong if a commit of the pipeline is no longer part of the table: rows do not show it."""
+    found = undone(_history(sink), -1, lambda commit: commit.note is not None)
+    if found is None:
+        return []
+    lost = "its former content" if found.lost is None else str(found.lost)
+    return [f"the sink {sink.path} was rolled back or replaced by {found.by}: {lost} is no longer part of it"]
+
+
+def _altered(sink: Table) -> list[str]:
+    changed = altered(_history(sink))
+    shown = ", ".join(map(str, changed[:5]))
+    return [f"others may have changed rows of the sink {sink.path}: {shown}"] if changed else []
+
+
+def _history(sink: Table) -> list[Commit]:
+    return [] if sink.delta is None else [Commit.of(entry) for entry in sink.delta.history()]
+
+
+def _unproved(pipeline: Pipeline, sink: Table) -> list[str]:
     if (of := pipeline.stateful) is not None and of.combines:
-        return [_ABSORBED.replace("window:", f"{of.key}:", 1)]
+        return [_ABSORBED.replace("window:", f"{of.key}:", 1), *_altered(sink)]
     if pipeline.rows is Rows.AGGREGATE:
         return [
             "rows: aggregate: rows of the sink carry no offsets. That each record was processed once follows from the "

@@ -57,6 +57,11 @@ class Aggregate(StateOperator):
         """Nothing: there is no watermark."""
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """``by``."""
+        return self.by
+
+    @property
     def writes(self) -> str:
         """``output``."""
         return self.output

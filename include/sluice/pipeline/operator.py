@@ -64,6 +64,11 @@ class StateOperator(Strict):
         raise NotImplementedError
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """The columns that tell one row of ``output: update`` from another."""
+        raise NotImplementedError
+
+    @property
     def writes(self) -> str:
         """Spark's output mode: what a batch writes."""
         return "append"

@@ -99,6 +99,10 @@ def _opaque(p: Pipeline) -> bool:
     return p.keeps not in (None, "window", "dedupe")
 
 
+def _identity(p: Pipeline) -> tuple[str, ...]:
+    return () if p.stateful is None else p.stateful.identity
+
+
 def _by_record(p: Pipeline) -> bool:
     return p.rows in (Rows.ONE, Rows.FILTER)
 
@@ -256,10 +260,12 @@ FILE = (
         "another sink, such as sink.delta, or windows with output: append",
     ),
     Limit(
-        "output: update", "sink.kafka without key",
-        lambda p, _: p.output == "update" and p.sink.key == "kafka" and getattr(p.sink.config, "key", None) is None,
-        "{p.keeps}.output: update writes a record for each row that changed, and sink.kafka has no key by which its "
-        "readers know the newest: name the column of the group as sink.kafka.key",
+        "output: update", "sink.kafka whose key does not identify a row",
+        lambda p, _: p.output == "update" and p.sink.key == "kafka"
+        and (getattr(p.sink.config, "key", None),) != _identity(p),
+        "{p.keeps}.output: update writes a record for each row that changed, and of those of a key the newest counts: "
+        "sink.kafka.key must be the one column that tells rows apart ({p.keeps}.by has one, or none beside "
+        "window_start). Make one column of several in the transform, or choose another sink, such as sink.delta",
     ),
     Limit(
         "aggregate, window, processor", "rows: aggregate",

@@ -131,6 +131,11 @@ class Window(StateOperator):
         return [START, END, *self.by, *self.aggregates]
 
     @property
+    def identity(self) -> tuple[str, ...]:
+        """Which columns tell one row from another: the end follows from the start."""
+        return (START, *self.by)
+
+    @property
     def writes(self) -> str:
         """``output``."""
         return self.output

@@ -273,6 +273,14 @@ def refuse_unordered(pipeline: Pipeline, positions: Positions, states: Sequence[
         by_time = (
             "write sequence: _timestamp (the later record time stays), or the column of the row by which one is newer"
         )
+        if new:
+            raise ConfigError(
+                f"new partitions: {', '.join(new[:8])}{' …' if len(new) > 8 else ''}: the records of a key may be in "
+                f"two partitions now, and {key} orders them by offsets",
+                state=_CLEAN,
+                next_step=f"{by_time}; where tombstones delete rows of a Delta table, which has no such order: produce "
+                "the records into a topic with all partitions from the start, and give pipeline and table other names",
+            )
         if getattr(sink.config, "sequence", None) is None and len(every) > 1:
             raise ConfigError(
                 f"{key}.mode: upsert has no sequence, and the source has {len(every)} partitions: nothing says which "
@@ -280,14 +288,6 @@ def refuse_unordered(pipeline: Pipeline, positions: Positions, states: Sequence[
                 state=_CLEAN,
                 next_step=f"write {key}.sequence: _offset if the records of each key are in one partition "
                 f"(producers send them with this key); else {by_time}",
-            )
-        if new:
-            raise ConfigError(
-                f"new partitions: {', '.join(new[:8])}{' …' if len(new) > 8 else ''}: the records of a key may be in "
-                f"two partitions now, and {key} orders them by offsets (sequence: _offset)",
-                state=_CLEAN,
-                next_step=f"{by_time}; where tombstones delete rows of a Delta table, which has no such order: produce "
-                "the records into a topic with all partitions from the start, and give pipeline and table other names",
             )
 
 

@@ -12,9 +12,13 @@ from sluice.pipeline.aggregate import Aggregate
 from sluice_spark.batch.results import ResultWriter
 from sluice_spark.batch.stateful import Opening, Seen
 from sluice_spark.batch.writer import PreparedBatch
+from sluice_spark.columns import column
 from sluice_spark.windows.aggregate import groups_of, overflowing
 
-__all__ = ["AggregateWriter"]
+__all__ = ["KEYLESS", "AggregateWriter"]
+
+KEYLESS = "group_key_missing"
+"""The rule by which a record of a group without a key goes to the quarantine, before a topic."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +51,16 @@ class AggregateWriter(ResultWriter):
         return groups_of(rows.where(self.strange(F.current_timestamp()).isNull()), self.operator)
 
     def strange(self, now: Column) -> Column:
-        """Return the rule that a row breaks."""
-        return overflowing(self.operator.aggregates, self.taken)
+        """Return the rule that a row breaks; a topic has no newest record of a group without a key."""
+        rule = overflowing(self.operator.aggregates, self.taken)
+        if self.pipeline.sink.key != "kafka":
+            return rule
+        (key,) = self.operator.by
+        return F.coalesce(F.when(column(key).isNull(), F.lit(KEYLESS)), rule)
+
+    def blamed(self, rule: Column) -> Column:
+        """Return the name of the column by which a row breaks a rule."""
+        return F.when(rule == KEYLESS, F.lit(", ".join(self.operator.by))).otherwise(super().blamed(rule))
 
     def late(self) -> Column:
         """Return whether a row is late: never."""

@@ -130,10 +130,10 @@ class StatefulWriter(BatchWriter, ABC):
         return False
 
     def without(self, error: RowsRefusedError, staged: Staged) -> Self:
-        """Raise the error: state was made of these records already, so no rule of now keeps them out of it."""
+        """Raise the error: a row is made of many records, of this batch, whose state is not committed, or of others."""
         error.next_step = (
-            f"change the sink so that it takes such rows, and run again; or refuse such records from now on, by a row "
-            f"rule or the transform, and {way_on(self.pipeline)}"
+            "change the sink so that it takes such rows, or refuse such records from now on, by a row rule or the "
+            f"transform; then run again. If the row is made of records of earlier batches, too, {way_on(self.pipeline)}"
         )
         raise error
 

@@ -244,6 +244,12 @@ REFUSALS: dict[str, list[tuple[str, str, str]]] = {
             "sink: {kafka: {topic: out, key: id}}, aggregate.output: complete",
             "sink.kafka",
         ),
+        ("aggregate-into-kafka-by-its-result", "sink: {kafka: {topic: out, key: n}}", "sink.kafka.key"),
+        (
+            "aggregate-into-kafka-by-a-part",
+            "sink: {kafka: {topic: out, key: id}}, aggregate.by: [id, at]",
+            "sink.kafka.key",
+        ),
         ("aggregate-partitioned", "sink.delta.partition_by: [id]", "aggregate.output: update"),
         ("aggregate-beside-also", "also: [{kafka: {topic: out}}]", "aggregate.output: update"),
         ("aggregate-beside-window", "window: $window", "window"),

@@ -165,7 +165,8 @@ def test_preflight_refuses_offsets_of_other_records(positions: Any, planned: Any
     [
         (None, 1, 1, None),
         (None, 2, 2, "sink.delta.mode: upsert has no sequence, and the source has 2 partitions"),
-        (None, 2, 1, "has no sequence"),
+        (None, 2, 1, "new partitions: t-1"),
+        (None, 2, 0, "has no sequence"),
         ("_offset", 2, 2, None),
         ("_offset", 2, 0, None),  # the first run
         ("_offset", 3, 2, "new partitions: t-2"),

@@ -8,11 +8,11 @@ from typing import Any
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError
 
+from sluice.delta.commits import Commit, altered, undone
 from sluice.delta.names import ADOPTING, HOLDS, OWNER, owner
 from sluice.delta.transactions import transaction_versions
 from sluice.errors import START_OVER, CheckpointError, ConfigError, LeaseHeldError, begin_again
 from sluice_spark.sinks.base import Fence, TakenBackError
-from sluice_spark.sinks.delta.commits import Commit, altered, undone
 from sluice_spark.sinks.delta.handle import ATTEMPTS, Handle
 
 __all__ = ["RECENT", "Guard"]

@@ -5,9 +5,9 @@ from __future__ import annotations
 from deltalake import DeltaTable
 from deltalake.exceptions import CommitFailedError, DeltaError, TableNotFoundError
 
+from sluice.delta.commits import Commit
 from sluice.errors import ConfigError, SinkError, SluiceError, described
 from sluice.storage import told_by_store
-from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.delta.open_tables import OpenTables
 
 __all__ = ["ATTEMPTS", "UNWRITABLE", "Handle"]

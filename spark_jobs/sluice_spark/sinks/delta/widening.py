@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from sluice.delta.commits import Commit
 from sluice_spark.sinks.base import Staged, StagedFile
-from sluice_spark.sinks.delta.commits import Commit
 from sluice_spark.sinks.parquet.slice import discard, rewritten
 
 __all__ = ["widened_for", "with_wider_types"]

@@ -11,9 +11,9 @@ import pytest
 from deltalake import CommitProperties, DeltaTable, Transaction, write_deltalake
 from tests.unit.spark.sinks.delta.conftest import SCHEMA, put, rows, set_properties, sink
 
+from sluice.delta.commits import Commit, altered, undone
 from sluice.errors import CheckpointError, ConfigError, LeaseHeldError
 from sluice_spark.sinks.base import NOTHING, Fence
-from sluice_spark.sinks.delta.commits import Commit, altered, undone
 
 
 def settings(path: Path) -> dict[str, str]:
