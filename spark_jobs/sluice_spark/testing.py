@@ -8,17 +8,19 @@ workers find the records by their environment.
 
 from __future__ import annotations
 
+import atexit
 import base64
 import json
 import os
 import shlex
+import shutil
 import sys
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -108,6 +110,7 @@ class Records:
 
 def _message(offset: int, record: Mapping[str, Any]) -> Message:
     when = datetime.fromisoformat(str(record.get("timestamp") or "2026-01-01T00:00:00+00:00"))
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
     headers = [(name, _bytes(value) or b"") for name, value in (record.get("headers") or {}).items()]
     return Message(offset, round(when.timestamp() * 1000), _bytes(record.get("key")), _bytes(record["value"]), headers)
 
@@ -164,16 +167,27 @@ def _record(number: int, line: str | bytes, streams: Sequence[str]) -> dict[str,
     except ValueError:
         found = None
     whole = found[_RECORD] if isinstance(found, dict) and found.keys() == {_RECORD} else {"value": text}
+    if not isinstance(whole, dict):
+        raise _wrong(number, f"has {_RECORD}: {json.dumps(whole)[:80]}", streams)
     record = {"topic": streams[0], "value": None, **whole}
     unknown = record.keys() - {"topic", "value", "key", "headers", "timestamp"}
     if unknown or record["topic"] not in streams:
         what = f"has {', '.join(sorted(unknown))}" if unknown else f"is of topic {record['topic']!r}"
-        raise ConfigError(
-            f"record {number} {what}",
-            state="nothing was run",
-            next_step=f"a record has topic (one of {', '.join(streams)}), value, key, headers and timestamp",
-        )
+        raise _wrong(number, what, streams)
+    try:
+        _message(number, record)
+    except (AttributeError, ValueError) as error:  # of a time, of base64, or of headers that are no object
+        raise _wrong(number, f"cannot be read: {error}", streams) from None
     return record
+
+
+def _wrong(number: int, what: str, streams: Sequence[str]) -> ConfigError:
+    return ConfigError(
+        f"record {number} {what}",
+        state="nothing was run",
+        next_step=f"a record has topic (one of {', '.join(streams)}), value, key, headers (an object) and timestamp "
+        "(ISO 8601)",
+    )
 
 
 def _changed(spec: Pipeline, streams: Sequence[str]) -> dict[str, Any]:
@@ -253,6 +267,7 @@ def _plain(value: Any) -> Any:
 def _root() -> Path:
     """Return where the records are: one folder, because Spark's workers know the environment of their first test."""
     folder = Path(tempfile.mkdtemp(prefix="sluice-records-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
     os.environ[f"AIRFLOW_CONN_{_CONNECTION.upper()}"] = json.dumps({"conn_type": "generic", "host": str(folder)})
     return folder
 

@@ -13,9 +13,11 @@ from typing import Any
 import pytest
 from tests.fixtures.specs import write
 
+from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch.submit import archive_file
 from sluice.shipped import CHECKOUT
+from sluice_spark.testing import tested
 
 pytestmark = pytest.mark.spark
 
@@ -90,3 +92,21 @@ def test_records_of_a_test_have_keys_headers_topics_and_tombstones(tmp_path: Pat
         {"id": "3", "name": "Cid", "by": None},
     ]
     assert (len(failed), none, verdict) == (1, [], "empty")
+
+
+@pytest.mark.parametrize(
+    ("record", "named"),
+    [
+        ({"value": "x", "kye": "1"}, "record 2 has kye"),
+        ({"value": "x", "topic": "u"}, "topic 'u'"),
+        ({"value": {"base64": "x"}}, "record 2 cannot be read"),
+        ({"value": "x", "timestamp": "noon"}, "'noon'"),
+        ({"value": "x", "headers": ["a"]}, "record 2 cannot be read"),
+        ("x", "record 2 has _record"),
+    ],
+)
+def test_record_of_a_test_that_is_none_is_named(tmp_path: Path, record: Any, named: str) -> None:
+    with pytest.raises(ConfigError, match=named):
+        tested(
+            write(tmp_path, KEYED.replace("suite: suite.json", "min_rows: 0")), ["{}", json.dumps({"_record": record})]
+        )

@@ -62,13 +62,14 @@ def trial(
 
 def _lines(file: Path) -> list[str]:
     try:
-        return file.read_text(encoding="utf-8").splitlines()
+        lines = file.read_text(encoding="utf-8").split("\n")  # no other character ends a line of JSON
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"{file} cannot be read: {error.strerror if isinstance(error, OSError) else 'it is not UTF-8'}",
             state=_NOTHING,
             next_step="name a file of lines",
         ) from None
+    return lines if lines[-1] else lines[:-1]
 
 
 def _differences(expected: list[str], found: list[str], file: Path) -> list[str]:

@@ -61,6 +61,11 @@ def test_trial_writes_what_is_expected_from_now_on(tried: Callable[..., Any], tm
     assert tried("--expect", str(rows)).exit_code == 0
 
 
+def test_trial_cuts_records_at_line_breaks_alone(tmp_path: Path) -> None:
+    (tmp_path / "records").write_text('{"a": "\u2028\x85"}\n\n{"b": 1}\n')
+    assert trial._lines(tmp_path / "records") == ['{"a": "\u2028\x85"}', "", '{"b": 1}']
+
+
 def test_trial_refuses_files_that_are_not_there(tried: Callable[..., Any], tmp_path: Path) -> None:
     assert tried("--update").exit_code == ExitCode.CONFIG
     assert tried("--expect", str(tmp_path / "none")).exit_code == ExitCode.CONFIG
