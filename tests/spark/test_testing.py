@@ -107,6 +107,4 @@ def test_records_of_a_test_have_keys_headers_topics_and_tombstones(tmp_path: Pat
 )
 def test_record_of_a_test_that_is_none_is_named(tmp_path: Path, record: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        tested(
-            write(tmp_path, KEYED.replace("suite: suite.json", "min_rows: 0")), ["{}", json.dumps({"_record": record})]
-        )
+        tested(write(tmp_path, KEYED.replace("{suite: suite.json}", "{}")), ["{}", json.dumps({"_record": record})])
