@@ -38,7 +38,7 @@ from sluice.pipeline import Pipeline, load
 from sluice.run.actions import RunRequest
 from sluice.sources.queue.base import Message, StreamState
 
-__all__ = ["Records", "Tested", "tested"]
+__all__ = ["Records", "Trial", "trial"]
 
 _RECORD = "_record"
 """The only key of a line that is a record with more than a value."""
@@ -49,7 +49,7 @@ _ELSEWHERE = ("also", "recovery", "recovery_choices", "schedule", "lag", "airflo
 
 
 @dataclass(frozen=True)
-class Tested:
+class Trial:
     """What became of the records.
 
     Attributes
@@ -77,7 +77,7 @@ class Tested:
 
 
 class Records:
-    """A queue whose streams are files of records; made by :func:`tested`, in the driver and in each worker."""
+    """A queue whose streams are files of records; made by :func:`trial`, in the driver and in each worker."""
 
     def __init__(self, connection: Connection, owner: tuple[str, str] | None) -> None:
         self._root = Path(str(connection.host))
@@ -124,7 +124,7 @@ def _bytes(value: Any) -> bytes | None:
     return (value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)).encode()
 
 
-def tested(pipeline: str | Path, records: Iterable[str | bytes]) -> Tested:
+def trial(pipeline: str | Path, records: Iterable[str | bytes]) -> Trial:
     """Run a pipeline over some records, and return what became of each.
 
     Parameters
@@ -211,7 +211,7 @@ def _changed(spec: Pipeline, streams: Sequence[str]) -> dict[str, Any]:
     return kept | ({"quality": quality} if quality else {})
 
 
-def _ran(spec: Pipeline, home: Home) -> Tested:
+def _ran(spec: Pipeline, home: Home) -> Trial:
     from sluice_spark.engine.session import session
     from sluice_spark.quality.judge import Judge
     from sluice_spark.runs.context import RunContext
@@ -222,7 +222,7 @@ def _ran(spec: Pipeline, home: Home) -> Tested:
     context = RunContext(spec, _RUN, ledger, home, session, spec.recovery, judge, None)
     account = requested(context, request).execute()
     judgement = ledger.runs.known(spec.name, _RUN).judgement or {}
-    return Tested(_rows(home, "rows"), _refused(home), account, [str(text) for text in judgement.get("reasons", ())])
+    return Trial(_rows(home, "rows"), _refused(home), account, [str(text) for text in judgement.get("reasons", ())])
 
 
 def _rows(home: Home, name: str) -> list[dict[str, Any]]:

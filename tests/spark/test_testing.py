@@ -17,7 +17,7 @@ from sluice.errors import ConfigError
 from sluice.home import Home
 from sluice.launch.submit import archive_file
 from sluice.shipped import CHECKOUT
-from sluice_spark.testing import tested
+from sluice_spark.testing import trial
 
 pytestmark = pytest.mark.spark
 
@@ -48,9 +48,9 @@ SUITE = {
 }
 PROGRAM = dedent("""
     import json, sys
-    from sluice_spark.testing import tested
-    found = tested(sys.argv[1], json.loads(sys.argv[2]))
-    again = tested(sys.argv[1], [])
+    from sluice_spark.testing import trial
+    found = trial(sys.argv[1], json.loads(sys.argv[2]))
+    again = trial(sys.argv[1], [])
     print(json.dumps([found.rows, found.failed, again.rows, again.account["verdict"]]))
 """)
 
@@ -107,4 +107,4 @@ def test_records_of_a_test_have_keys_headers_topics_and_tombstones(tmp_path: Pat
 )
 def test_record_of_a_test_that_is_none_is_named(tmp_path: Path, record: Any, named: str) -> None:
     with pytest.raises(ConfigError, match=named):
-        tested(write(tmp_path, KEYED.replace("{suite: suite.json}", "{}")), ["{}", json.dumps({"_record": record})])
+        trial(write(tmp_path, KEYED.replace("{suite: suite.json}", "{}")), ["{}", json.dumps({"_record": record})])

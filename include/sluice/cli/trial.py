@@ -38,15 +38,20 @@ def trial(
     "timestamp": …, "topic": …}} is one with more than a value. Windows come
     out as far as the records close them.
 
-    In Python: sluice_spark.testing.tested(FILE, LINES).
+    In Python: sluice_spark.testing.trial(FILE, LINES).
 
     Exit codes: 0; 1 what came out is not what was expected; else as sluice
     run. A verdict that fails is shown, and is no failure.
     """
     if update and expect is None:
         raise ConfigError("--update names no file", state=_NOTHING, next_step="add --expect FILE")
-    logging.getLogger("sluice").setLevel(logging.ERROR)  # its warnings are shown below
-    found = imported("sluice_spark.testing:tested")(pipeline, _lines(records))
+    logger = logging.getLogger("sluice")
+    before = logger.level
+    logger.setLevel(logging.ERROR)  # what it warns of is shown below
+    try:
+        found = imported("sluice_spark.testing:trial")(pipeline, _lines(records))
+    finally:
+        logger.setLevel(before)
     lines = found.lines()
     if as_json:
         print_json(asdict(found))
