@@ -50,7 +50,7 @@ _ELSEWHERE = ("also", "recovery", "recovery_choices", "schedule", "lag", "airflo
 
 @dataclass(frozen=True)
 class Trial:
-    """What became of the records.
+    """The outcome of a test: rows, refused records and the verdict.
 
     Attributes
     ----------
@@ -116,7 +116,7 @@ def _message(offset: int, record: Mapping[str, Any]) -> Message:
 
 
 def _bytes(value: Any) -> bytes | None:
-    """Return what a record has: a text as it is, anything else as JSON, and ``{"base64": …}`` as the bytes."""
+    """Return a key, value or header as bytes: a text unchanged, ``{"base64": …}`` decoded, anything else as JSON."""
     if value is None:
         return None
     if isinstance(value, dict) and value.keys() == {"base64"}:
@@ -133,8 +133,8 @@ def trial(pipeline: str | Path, records: Iterable[str | bytes]) -> Trial:
         Its name, or its file.
     records
         The value of each record, such as the lines of a file. A JSON object with the one key ``_record`` is a record
-        with more than a value: ``value`` (a text as it is, null for a tombstone, ``{"base64": …}`` for bytes, anything
-        else as JSON), ``key``, ``headers``, ``timestamp`` (ISO 8601; by default 2026-01-01) and ``topic`` (by default
+        with more than a value: ``value`` (a text is used unchanged, null is a tombstone, ``{"base64": …}`` is decoded,
+        anything else is written as JSON), ``key``, ``headers``, ``timestamp`` (ISO 8601; by default 2026-01-01) and ``topic`` (by default
         the first one of the file).
 
     Raises

@@ -1,4 +1,4 @@
-"""The pipeline files of docs/examples: each does what its comments say, as it is written."""
+"""The pipeline files of docs/examples: each does, unchanged, as its comments say."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SAID = [
     [("12:06", "cat"), ("12:20", "dog owl")],  # the first is ten minutes behind the last, and not late
     [("12:22", "dog"), ("12:24", "dog owl"), ("12:04", "cat")],  # the last is late
 ]
-"""What comes before each run."""
+"""The lines that are produced before each run."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Example(KeptSandbox):
         super().__post_init__()
 
     def configure(self, **_: Any) -> None:
-        """Write the file as it is."""
+        """Write the file unchanged."""
         self.file.write_text(self.text)
 
     def written(self, run: str) -> list[dict[str, Any]]:

@@ -23,7 +23,9 @@ def check_places(pipeline: Pipeline) -> None:
     Raises
     ------
     SinkError
-        If a place cannot be written. What URLs, catalogs and databases are checked by the run itself.
+        If a place cannot be written. URLs, catalogs and databases are checked by the run itself.
+    ConfigError
+        If nothing here can open the URL of the quarantine.
     """
     home = Home.from_env()
     found = places(pipeline)

@@ -34,8 +34,8 @@ class Aggregate(StateOperator):
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
     """The sink's other columns: a SQL aggregate over the transform's result for each name."""
     output: Literal["update", "complete"] = "update"
-    """What a batch writes: ``update``, the groups that it changed, in place of what they were before; ``complete``, all
-    groups, in place of the whole table."""
+    """Which groups a batch writes: ``update``, those that it changed, in place of their earlier rows; ``complete``, all of
+    them, in place of the whole table."""
 
     @model_validator(mode="after")
     def _sound(self) -> Aggregate:
@@ -78,7 +78,7 @@ class Aggregate(StateOperator):
 
     @property
     def definition(self) -> dict[str, Any]:
-        """What may not change while there are groups."""
+        """The settings that may not change while there are groups."""
         return {
             "by": list(self.by),
             "aggregates": [[name, " ".join(text.split())] for name, text in self.aggregates.items()],

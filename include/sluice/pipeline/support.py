@@ -158,7 +158,7 @@ FILE = (
     # further sinks
     Limit(
         "also", "output: update, complete", lambda p, _: p.also and p.output != "append",
-        "also beside {p.keeps}.output: {p.output} is not supported yet: a further sink would get rows that take the "
+        "also beside {p.keeps}.output: {p.output} is not supported: a further sink would get rows that take the "
         "place of others. Choose output: append, or let a pipeline of its own read the sink",
     ),
     Limit(
@@ -288,7 +288,7 @@ FILE = (
     Limit(
         "output: update, complete", "partition_by",
         lambda p, _: p.output != "append" and p.sink.config.partition_columns,
-        "sink.{p.sink.key}.partition_by: {p.keeps}.output: {p.output} cannot replace rows of a partitioned table yet: "
+        "sink.{p.sink.key}.partition_by: {p.keeps}.output: {p.output} cannot replace rows of a partitioned table: "
         "leave partition_by out, or choose windows with output: append",
     ),
     Limit(

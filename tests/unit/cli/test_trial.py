@@ -17,7 +17,7 @@ ROWS = ['{"id": 1, "name": "ä"}', '{"id": 2, "name": null}']
 
 @dataclass
 class Found:
-    """What the run of a test found."""
+    """The outcome of a test."""
 
     rows: list[dict[str, Any]] = field(default_factory=lambda: [{"id": 1}, {"id": 2}])
     refused: list[dict[str, Any]] = field(default_factory=list)

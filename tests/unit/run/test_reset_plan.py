@@ -252,7 +252,7 @@ BEGINS: list[tuple[Begin, Positions]] = [
     ("latest", {"t": {0: 10, 1: 8}}),
     (MOMENT, {"t": {0: 5, 1: 8}}),  # partition 1 has no record of that time
     ({"t": {1: 3}}, {"t": {0: 2, 1: 3}}),
-    ({"t": {0: 0, 1: 8}}, {"t": {0: 2, 1: 8}}),  # what retention took is told, and not read
+    ({"t": {0: 0, 1: 8}}, {"t": {0: 2, 1: 8}}),  # retention removed the first two offsets
 ]
 
 

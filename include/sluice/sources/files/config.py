@@ -122,7 +122,8 @@ def _store(location: str) -> str:
     url = urlsplit(location)
     if "://" not in location or url.scheme == "file":
         return ""
-    return url.scheme if url.scheme in ("s3", "s3a", "gs", "gcs") else f"{url.scheme}://{url.netloc}"
+    scheme = {"s3a": "s3", "gcs": "gs"}.get(url.scheme, url.scheme)
+    return scheme if scheme in ("s3", "gs") else f"{scheme}://{url.netloc}"
 
 
 def _touch(one: str, other: str) -> bool:
