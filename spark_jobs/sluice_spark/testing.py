@@ -134,8 +134,8 @@ def trial(pipeline: str | Path, records: Iterable[str | bytes]) -> Trial:
     records
         The value of each record, such as the lines of a file. A JSON object with the one key ``_record`` is a record
         with more than a value: ``value`` (a text is used unchanged, null is a tombstone, ``{"base64": …}`` is decoded,
-        anything else is written as JSON), ``key``, ``headers``, ``timestamp`` (ISO 8601; by default 2026-01-01) and ``topic`` (by default
-        the first one of the file).
+        anything else is written as JSON), ``key``, ``headers``, ``timestamp`` (ISO 8601; by default 2026-01-01) and
+        ``topic`` (by default the first one of the file).
 
     Raises
     ------

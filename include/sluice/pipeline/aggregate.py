@@ -34,8 +34,8 @@ class Aggregate(StateOperator):
     aggregates: Annotated[dict[str, str], Field(min_length=1)]
     """The sink's other columns: a SQL aggregate over the transform's result for each name."""
     output: Literal["update", "complete"] = "update"
-    """Which groups a batch writes: ``update``, those that it changed, in place of their earlier rows; ``complete``, all of
-    them, in place of the whole table."""
+    """Which groups a batch writes: ``update``, those that it changed, in place of their earlier rows; ``complete``, all
+    of them, in place of the whole table."""
 
     @model_validator(mode="after")
     def _sound(self) -> Aggregate:
